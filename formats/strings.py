@@ -1,0 +1,43 @@
+"""Columns of strings as two flat arrays, offsets and UTF-8 bytes: mappable, and readable without mmdiff."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Strings:
+    """`offsets` has one entry more than there are strings; string i is utf8[offsets[i]:offsets[i + 1]]."""
+
+    offsets: NDArray[np.int64]
+    utf8: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> Strings:
+        encoded = [value.encode() for value in values]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(value) for value in encoded], out=offsets[1:])
+        return cls(offsets, np.frombuffer(b"".join(encoded), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> str:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        return self.utf8[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def take(self, rows: NDArray[np.int64]) -> Strings:
+        """The strings of the given rows, in that order."""
+        lengths = self.offsets[rows + 1] - self.offsets[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        source = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Strings(offsets, self.utf8[source])
