@@ -1,0 +1,124 @@
+"""How an array lies on disk: raw little-endian chunks of whole rows, each a multiple of the page size, in zarr v3 terms.
+
+A chunk file is the chunk's bytes with a CRC-32C behind them and nothing else, so that all chunk files of an array can be mapped
+side by side (`mapping.py`). The last chunk is padded with zeros to full size, as zarr's regular grid wants it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mmdiff.formats.crc import TAIL_BYTES
+from mmdiff.formats.errors import Corrupt
+
+PAGE_BYTES = 4096
+CHUNK_BYTES = 64 << 20
+DTYPES = ("float32", "float16", "uint8", "int8", "uint16", "uint32", "int32", "int64")
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Shape, dtype and chunking of one array; everything its `zarr.json` says."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    rows_per_chunk: int
+
+    @classmethod
+    def fit(cls, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArraySpec:
+        """The array with chunks of the given rows, or of about CHUNK_BYTES, and no more padding than the page size asks for."""
+        unit = page_unit(shape, dtype)
+        wanted = rows_per_chunk or CHUNK_BYTES // row_bytes(shape, dtype)
+        whole = max(1, math.ceil(shape[0] / unit)) * unit
+        return cls(shape, dtype, min(max(unit, wanted // unit * unit), whole))
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return row_bytes(self.shape, self.dtype)
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        return self.rows_per_chunk * self.row_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of each chunk file: the last one is as large as the others."""
+        return self.chunk_bytes + TAIL_BYTES
+
+    @cached_property
+    def chunks(self) -> int:
+        return -(-self.shape[0] // self.rows_per_chunk)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return self.chunks * self.file_bytes
+
+    def rows(self, chunk: int) -> tuple[int, int]:
+        """The first row of a chunk, and the one behind its last."""
+        start = chunk * self.rows_per_chunk
+        return start, min(start + self.rows_per_chunk, self.shape[0])
+
+    def chunk_file(self, chunk: int) -> str:
+        return ".".join(["c", str(chunk), *("0" for _ in self.shape[1:])])
+
+    def zarr_json(self) -> dict[str, Any]:
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.dtype,
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [self.rows_per_chunk, *self.shape[1:]]},
+            },
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "fill_value": 0,
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+            "attributes": {},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {"shape": list(self.shape), "dtype": self.dtype, "rows_per_chunk": self.rows_per_chunk}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], where: str) -> ArraySpec:
+        """The spec of a manifest, trusted no further than it makes sense."""
+        try:
+            spec = cls(tuple(document["shape"]), document["dtype"], document["rows_per_chunk"])
+            whole_numbers = all(type(n) is int for n in (*spec.shape, spec.rows_per_chunk))
+        except (KeyError, TypeError) as error:
+            raise Corrupt(f"{where}: an array without {error} in its manifest. Rebuild the artifact.") from None
+        if spec.dtype not in DTYPES or not whole_numbers or not 1 <= len(spec.shape) <= 3:
+            raise Corrupt(f"{where}: no array that mmdiff writes ({document}). Rebuild the artifact.")
+        if spec.shape[0] < 0 or min(spec.shape[1:], default=1) < 1 or spec.rows_per_chunk < 1:
+            raise Corrupt(f"{where}: impossible shape {spec.shape} in its manifest. Rebuild the artifact.")
+        if spec.chunk_bytes % PAGE_BYTES:
+            raise Corrupt(
+                f"{where}: chunks of {spec.chunk_bytes} bytes, not a multiple of {PAGE_BYTES}. Rebuild the artifact."
+            )
+        return spec
+
+
+def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    return math.prod(shape[1:]) * np.dtype(dtype).itemsize
+
+
+def page_unit(shape: tuple[int, ...], dtype: str) -> int:
+    """The fewest rows that fill whole pages."""
+    return PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes(shape, dtype))
+
+
+def common_rows_per_chunk(*arrays: tuple[tuple[int, ...], str]) -> int:
+    """Rows per chunk for arrays that are written side by side, so that a chunk of each holds the same rows.
+
+    Page units are powers of two, so the largest is a multiple of the others.
+    """
+    unit = max(page_unit(shape, dtype) for shape, dtype in arrays)
+    widest = max(row_bytes(shape, dtype) for shape, dtype in arrays)
+    return max(unit, CHUNK_BYTES // widest // unit * unit)

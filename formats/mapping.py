@@ -1,0 +1,75 @@
+"""Many chunk files as one flat, read-only ndarray, zero-copy: `mmap` with MAP_FIXED into one reserved address range.
+
+Address space is reserved first (PROT_NONE, so that nothing else moves in), then each file replaces its piece of it. The caller
+has checked every file's size by then: a short file under a map would be a SIGBUS, not an exception.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.arrays import ArraySpec
+from mmdiff.formats.errors import StoreError
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_PROT_NONE = 0
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class FlatMap:
+    """The address range that holds an array; it is given back when the last ndarray over it is gone."""
+
+    def __init__(self, spec: ArraySpec) -> None:
+        self.spec = spec
+        self.size = spec.chunks * spec.chunk_bytes
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self.address = _map(None, self.size, _PROT_NONE, flags, -1)
+        weakref.finalize(self, _libc.munmap, self.address, self.size)
+
+    def place(self, chunk: int, descriptor: int) -> None:
+        """Maps an open chunk file, without its checksum, where the chunk belongs."""
+        at = self.address + chunk * self.spec.chunk_bytes
+        _map(at, self.spec.chunk_bytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {
+            "version": 3,
+            "shape": self.spec.shape,
+            "typestr": np.dtype(self.spec.dtype).newbyteorder("<").str,
+            "data": (self.address, True),
+        }
+
+
+def map_chunks(spec: ArraySpec, descriptors: Iterable[int]) -> NDArray[Any]:
+    """The array over all of its chunk files, in order; descriptors may be closed as soon as the next one is asked for."""
+    if spec.shape[0] == 0:
+        empty = np.empty(spec.shape, spec.dtype)
+        empty.flags.writeable = False
+        return empty
+    flat = FlatMap(spec)
+    for chunk, descriptor in enumerate(descriptors):
+        flat.place(chunk, descriptor)
+    return np.asarray(flat)
+
+
+def _map(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:
+    mapped = _libc.mmap(address, size, protection, flags, descriptor, 0)
+    if mapped == _FAILED:
+        code = ctypes.get_errno()
+        raise StoreError(f"cannot map {size:,} bytes: {os.strerror(code)}. See `ulimit -v` and vm.max_map_count.")
+    return int(mapped)

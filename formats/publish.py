@@ -1,0 +1,288 @@
+"""Publishing: artifacts are drafted in `work/`, moved to `objects/` when they are whole, and then get their names.
+
+A draft belongs to a recipe. A run that is killed leaves its draft behind, and the same command takes it up again: chunks that
+are there and match their checksum are not made a second time. A draft of another recipe is thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats import seam
+from mmdiff.formats.arrays import ArraySpec
+from mmdiff.formats.crc import crc32c, tail
+from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, InputError, Locked
+from mmdiff.formats.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, run_json
+from mmdiff.formats.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name
+from mmdiff.formats.strings import Strings
+from mmdiff.formats.verify import chunk_is_whole, problems_of_files
+
+
+@dataclass
+class ArrayWriter:
+    """An array in the making. Chunks may be written in any order and from several threads."""
+
+    folder: Path
+    spec: ArraySpec
+    crcs: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seam.make_folder(self.folder)
+        for chunk in range(self.spec.chunks):
+            crc = chunk_is_whole(self.folder / self.spec.chunk_file(chunk), self.spec)
+            if crc is not None:
+                self.crcs[chunk] = crc
+
+    @property
+    def missing(self) -> list[int]:
+        """The chunks that are still to be written."""
+        return [chunk for chunk in range(self.spec.chunks) if chunk not in self.crcs]
+
+    def write(self, chunk: int, rows: NDArray[Any]) -> None:
+        """Writes the rows of one chunk."""
+        start, stop = self.spec.rows(chunk)
+        expected = (stop - start, *self.spec.shape[1:])
+        if rows.shape != expected:
+            raise ValueError(f"{self.folder.name}: chunk {chunk} takes rows of shape {expected}, not {rows.shape}")
+        data = np.ascontiguousarray(rows, np.dtype(self.spec.dtype).newbyteorder("<"))
+        padding = bytes(self.spec.chunk_bytes - data.nbytes)
+        crc = crc32c(padding, crc32c(data))
+        seam.write_file(self.folder / self.spec.chunk_file(chunk), data, padding, tail(crc))
+        self.crcs[chunk] = crc
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """Writes all that is missing of an array that is in memory."""
+        for chunk in self.missing:
+            start, stop = self.spec.rows(chunk)
+            self.write(chunk, values[start:stop])
+
+    def finish(self) -> None:
+        """Writes the array's metadata, and leaves nothing in its folder that does not belong there."""
+        expected = {"zarr.json", *(self.spec.chunk_file(chunk) for chunk in range(self.spec.chunks))}
+        for path in self.folder.iterdir():
+            if path.name not in expected:
+                seam.remove_file(path)
+        seam.write_file(self.folder / "zarr.json", encode(self.spec.zarr_json()))
+        seam.sync_folder(self.folder)
+
+
+class Draft:
+    """One artifact in the making; see `Publication.draft`."""
+
+    def __init__(self, folder: Path, name: str, recipe: Recipe) -> None:
+        self.name = name
+        self.recipe = recipe
+        self.writers: dict[str, ArrayWriter] = {}
+        self._object = folder / "object"
+        note = folder / "recipe.json"
+        if _read_json(note) != json.loads(encode(recipe.to_json())):
+            if self._object.exists():
+                seam.remove_folder(self._object)
+            seam.write_file(note, encode(recipe.to_json()))
+        seam.make_folder(self._object)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
+        """Declares an array, and finds what an interrupted run has already written of it."""
+        writer = ArrayWriter(self._object / name, ArraySpec.fit(shape, dtype, rows_per_chunk))
+        needed, free = len(writer.missing) * writer.spec.file_bytes, seam.free_bytes(self._object)
+        if needed > free:
+            raise DiskFull(
+                f"{self.name}, array {name}: {needed:,} bytes are still to be written, but the disk has {free:,} free. "
+                "Make room, or put the store on another disk with --store."
+            )
+        self.writers[name] = writer
+        return writer
+
+    def values(self, name: str, values: NDArray[Any]) -> None:
+        """Writes an array that is in memory."""
+        self.array(name, values.shape, values.dtype.name).fill(values)
+
+    def strings(self, column: str, strings: Strings) -> None:
+        self.values(f"{column}_offsets", strings.offsets)
+        self.values(f"{column}_utf8", strings.utf8)
+
+    @property
+    def chunks_finished(self) -> int:
+        return sum(len(writer.crcs) for writer in self.writers.values())
+
+    def manifest(self, facts: Json) -> Manifest:
+        arrays = {
+            name: ArrayEntry(writer.spec, tuple(writer.crcs[chunk] for chunk in range(writer.spec.chunks)))
+            for name, writer in self.writers.items()
+        }
+        recipe = self.recipe
+        return Manifest(recipe.kind, recipe.schema, recipe.parameters, recipe.inputs, facts, arrays)
+
+    def id(self, facts: Json) -> str:
+        """What will identify the artifact; all of its chunks must be there."""
+        return object_id(self.recipe.kind, self.manifest(facts).zarr_json())
+
+    def publish(self, objects: Path, facts: Json, run: Json) -> str:
+        """Moves the finished artifact among the objects, its manifest last; returns the name of its folder."""
+        for path in self._object.iterdir():
+            if path.name not in self.writers and path.is_dir():
+                seam.remove_folder(path)
+        for writer in self.writers.values():
+            writer.finish()
+        seam.make_folder(self._object / "run")
+        seam.write_file(self._object / "run" / "zarr.json", run_json(run))
+        seam.sync_folder(self._object / "run")
+        seam.write_file(self._object / "zarr.json", self.manifest(facts).zarr_json())
+        seam.sync_folder(self._object)
+        seam.make_folder(objects)
+        target = _free_name(objects, self.id(facts))
+        seam.move_folder(self._object, target)
+        return target.name
+
+
+class Publication:
+    """The right to publish under some names, held by one run at a time. Readers never wait for it."""
+
+    def __init__(self, path: Path, names: Sequence[str], command: str) -> None:
+        self.store = Store(path)
+        self.names = [check_name(name) for name in names]
+        self._holder = encode({"pid": os.getpid(), "host": os.uname().nodename, "command": command})
+        self._locks: list[int] = []
+        self._drafts: dict[str, Draft] = {}
+        self._done: set[str] = set()
+
+    def __enter__(self) -> Self:
+        _refuse_other_folders(self.store.path)
+        seam.make_folder(self.store.path)
+        try:
+            self._take(seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: `mmdiff gc` is running.")
+            for name in self.names:
+                seam.make_folder(self._work(name))
+                lock = self._work(name) / "lock"
+                self._take(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
+                seam.describe_lock(self._locks[-1], self._holder)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            for name in self.names[: max(0, len(self._locks) - 1)]:
+                if not self._worth_keeping(name, error):
+                    self._remove_work(name)
+            seam.remove_empty_folder(self.store.work)
+            seam.remove_empty_folder(self.store.path)
+        finally:
+            self._release()
+
+    def find(self, recipe: Recipe) -> Artifact | None:
+        """An object that the recipe made before, named or not, and that is whole to the last byte."""
+        for folder in sorted(self.store.objects.glob(f"{recipe.kind}-*")):
+            with suppress(Corrupt):
+                artifact = self.store.open_object(f"objects/{folder.name}", folder.name)
+                same = artifact.manifest.follows(recipe) and artifact.run["witness"] == recipe.witness
+                if same and not any(problems_of_files(artifact)):
+                    return artifact
+        return None
+
+    def draft(self, name: str, recipe: Recipe) -> Draft:
+        """Begins an artifact, or takes up what an interrupted run with the same recipe has left of it."""
+        self._drafts[name] = Draft(self._work(name), name, recipe)
+        return self._drafts[name]
+
+    def publish(self, draft: Draft, facts: Json, run: Json) -> str:
+        self._mark(self.store.objects)
+        return draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.witness})
+
+    def link(self, objects: Mapping[str, str]) -> None:
+        """Gives objects their names: from here on they are what readers find."""
+        for name, object_name in objects.items():
+            if self.store.object_name(name) != object_name:
+                self._mark((self.store.path / name).parent)
+                seam.point(self.store.path / name, f"../objects/{object_name}", self._work(name))
+            self._done.add(name)
+
+    def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
+        """Whether the work folder of a name holds what a later run can continue.
+
+        Bad input is not continued, so its draft goes; but a draft that this run never took up is not this run's to remove.
+        """
+        if name in self._done:
+            return False
+        if name not in self._drafts:
+            return (self._work(name) / "object").exists()
+        return error is not None and not isinstance(error, InputError) and self._drafts[name].chunks_finished > 0
+
+    def _work(self, name: str) -> Path:
+        return self.store.work / name.replace("/", ".")
+
+    def _mark(self, namespace: Path) -> None:
+        """Makes the store, and one of its folders, zarr groups."""
+        for folder, text in ((self.store.path, STORE_JSON), (namespace, NAMESPACE_JSON)):
+            if not (folder / "zarr.json").exists():
+                seam.make_folder(folder)
+                seam.write_file(folder / "zarr.json", text)
+                seam.sync_folder(folder)
+
+    def _take(self, lock: int | None, problem: str) -> None:
+        if lock is None:
+            raise Locked(f"{problem} Wait for it to end, then run this again.")
+        self._locks.append(lock)
+
+    def _release(self) -> None:
+        for lock in reversed(self._locks):
+            os.close(lock)
+        self._locks.clear()
+
+    def _remove_work(self, name: str) -> None:
+        folder = self._work(name)
+        for path in list(_entries(folder)):
+            if path.is_dir():
+                seam.remove_folder(path)
+            elif path.name != "lock":
+                seam.remove_file(path)
+        seam.remove_file(folder / "lock")
+        seam.remove_empty_folder(folder)
+
+
+def _free_name(objects: Path, identity: str) -> Path:
+    """The folder for an object; a damaged object that has the name is left to `mmdiff gc` and to whoever reads it now."""
+    target, number = objects / identity, 0
+    while target.exists():
+        number += 1
+        target = objects / f"{identity}.{number}"
+    return target
+
+
+def _refuse_other_folders(path: Path) -> None:
+    """A store is a folder of its own."""
+    if path.exists() and not path.is_dir():
+        raise BadOption(f"{path}: a file, not a folder. Name another place for the store with --store.")
+    if (path / "zarr.json").exists():
+        Store.open(path)
+    elif any(entry.name not in ("work", "zarr.json.part") for entry in _entries(path)):
+        raise BadOption(f"{path}: a folder with other files in it, not a store. Name a new folder with --store.")
+
+
+def _holder_of(lock: Path) -> str:
+    holder = _read_json(lock)
+    if not isinstance(holder, dict):
+        return "another run"
+    return f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    return folder.iterdir() if folder.is_dir() else iter(())

@@ -1,0 +1,150 @@
+"""The seam: every change to a store is made by one of the functions here, and by no other code.
+
+Files are complete and on the disk (fsync) before they get their name; folders are synced before anything refers to them; a name
+changes hands by one `rename`. So whatever is killed, full or broken in between, what can be found by name is whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import DiskFull
+
+Bytes = bytes | NDArray[Any]
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and its parents, each on the disk before the next."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def write_file(path: Path, *pieces: Bytes) -> None:
+    """Writes a file that has its name only when it is whole; room is claimed first, so that a full disk is an error here."""
+    unfinished = path.with_name(path.name + ".part")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        with _room_for(path):
+            views = [memoryview(piece).cast("B") for piece in pieces if memoryview(piece).nbytes]
+            os.posix_fallocate(descriptor, 0, sum(view.nbytes for view in views))
+            for view in views:
+                while view:
+                    view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    unfinished.rename(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Puts the names in a folder on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Gives a finished folder its final place."""
+    source.rename(target)
+    sync_folder(target.parent)
+
+
+def point(name: Path, target: str, scratch: Path) -> None:
+    """Makes `name` a symlink to `target`, in one step for whoever reads it; the new link is made in the scratch folder."""
+    make_folder(name.parent)
+    link = scratch / "link"
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+    with _room_for(name):
+        link.replace(name)
+    sync_folder(name.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder that nothing refers to."""
+    shutil.rmtree(folder)
+
+
+def remove_empty_folder(folder: Path) -> None:
+    """Removes a folder if there is nothing in it."""
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+
+
+def remove_file(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def open_lock(path: Path) -> int | None:
+    """Takes the lock that a file stands for; None when another process has it. The lock ends with the descriptor."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not _try_lock(descriptor, fcntl.LOCK_EX):
+            os.close(descriptor)
+            return None
+        # Its last holder may have removed the file between our open and our lock: then we hold a lock on nothing.
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
+
+
+def lock_folder(folder: Path, exclusive: bool) -> int | None:
+    """Locks a folder against exclusive holders, or exclusively; None when that has to wait."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if _try_lock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def describe_lock(descriptor: int, holder: bytes) -> None:
+    """Writes into a lock that we hold who we are, for those who find it taken."""
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, holder, 0)
+
+
+def free_bytes(folder: Path) -> int:
+    """The room that is left for us on the disk of a folder, or of its first parent that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def _try_lock(descriptor: int, operation: int) -> bool:
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _room_for(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise DiskFull(
+            f"{path}: the disk is full ({free_bytes(path.parent):,} bytes free). What is finished is kept: "
+            "make room (`mmdiff gc` may help) and run the same command again."
+        ) from None
