@@ -1,0 +1,26 @@
+"""The command line: one file per command, each of which parses, calls the engine and shows what came of it."""
+
+import typer
+
+from mmdiff.cli import doctor, export, gc, importing, inspect, verify
+from mmdiff.cli.errors import Commands
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Spread a few labels over up to 10^8 embeddings, on one workstation, from disk.",
+)
+app.command("import")(importing.command)
+app.command("inspect")(inspect.command)
+app.command("verify")(verify.command)
+app.command("export")(export.command)
+app.command("gc")(gc.command)
+app.command("doctor")(doctor.command)
+
+
+def main() -> None:
+    """The console script `mmdiff`."""
+    app()

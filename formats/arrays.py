@@ -32,11 +32,8 @@ class ArraySpec:
 
     @classmethod
     def fit(cls, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArraySpec:
-        """The array with chunks of the given rows, or of about CHUNK_BYTES, and no more padding than the page size asks for."""
-        unit = page_unit(shape, dtype)
-        wanted = rows_per_chunk or CHUNK_BYTES // row_bytes(shape, dtype)
-        whole = max(1, math.ceil(shape[0] / unit)) * unit
-        return cls(shape, dtype, min(max(unit, wanted // unit * unit), whole))
+        """The array in chunks of the given rows, else in even ones of at most about CHUNK_BYTES."""
+        return cls(shape, dtype, rows_per_chunk or even_rows_per_chunk((shape, dtype)))
 
     @cached_property
     def row_bytes(self) -> int:
@@ -99,9 +96,7 @@ class ArraySpec:
         if spec.shape[0] < 0 or min(spec.shape[1:], default=1) < 1 or spec.rows_per_chunk < 1:
             raise Corrupt(f"{where}: impossible shape {spec.shape} in its manifest. Rebuild the artifact.")
         if spec.chunk_bytes % PAGE_BYTES:
-            raise Corrupt(
-                f"{where}: chunks of {spec.chunk_bytes} bytes, not a multiple of {PAGE_BYTES}. Rebuild the artifact."
-            )
+            raise Corrupt(f"{where}: chunks of {spec.chunk_bytes} bytes, not a multiple of {PAGE_BYTES}. Rebuild the artifact.")
         return spec
 
 
@@ -114,11 +109,14 @@ def page_unit(shape: tuple[int, ...], dtype: str) -> int:
     return PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes(shape, dtype))
 
 
-def common_rows_per_chunk(*arrays: tuple[tuple[int, ...], str]) -> int:
-    """Rows per chunk for arrays that are written side by side, so that a chunk of each holds the same rows.
+def even_rows_per_chunk(*arrays: tuple[tuple[int, ...], str]) -> int:
+    """Rows per chunk for one array, or for several that are written side by side so that chunks of each hold the same rows.
 
-    Page units are powers of two, so the largest is a multiple of the others.
+    Chunks are as even as whole pages allow, so that little is lost to the padding of the last one. Page units are powers of
+    two, so the largest is a multiple of the others.
     """
+    rows = arrays[0][0][0]
     unit = max(page_unit(shape, dtype) for shape, dtype in arrays)
-    widest = max(row_bytes(shape, dtype) for shape, dtype in arrays)
-    return max(unit, CHUNK_BYTES // widest // unit * unit)
+    most = max(1, CHUNK_BYTES // max(row_bytes(shape, dtype) for shape, dtype in arrays) // unit) * unit
+    chunks = max(1, math.ceil(rows / most))
+    return max(1, math.ceil(rows / chunks / unit)) * unit

@@ -128,7 +128,7 @@ class Draft:
         return object_id(self.recipe.kind, self.manifest(facts).zarr_json())
 
     def publish(self, objects: Path, facts: Json, run: Json) -> str:
-        """Moves the finished artifact among the objects, its manifest last; returns the name of its folder."""
+        """Moves the finished artifact among the objects, its manifest last; returns the name of its folder there."""
         for path in self._object.iterdir():
             if path.name not in self.writers and path.is_dir():
                 seam.remove_folder(path)
@@ -154,6 +154,7 @@ class Publication:
         self._holder = encode({"pid": os.getpid(), "host": os.uname().nodename, "command": command})
         self._locks: list[int] = []
         self._drafts: dict[str, Draft] = {}
+        self._unnamed: dict[str, Path] = {}
         self._done: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -173,11 +174,14 @@ class Publication:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
+            if isinstance(error, InputError):
+                for name, folder in self._unnamed.items():
+                    seam.move_folder(folder, self._work(name) / "object")
             for name in self.names[: max(0, len(self._locks) - 1)]:
                 if not self._worth_keeping(name, error):
                     self._remove_work(name)
             seam.remove_empty_folder(self.store.work)
-            seam.remove_empty_folder(self.store.path)
+            self._unmark()
         finally:
             self._release()
 
@@ -196,16 +200,20 @@ class Publication:
         self._drafts[name] = Draft(self._work(name), name, recipe)
         return self._drafts[name]
 
-    def publish(self, draft: Draft, facts: Json, run: Json) -> str:
+    def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
+        """Makes a finished draft an object, which has no name yet."""
         self._mark(self.store.objects)
-        return draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.witness})
+        object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.witness})
+        self._unnamed[draft.name] = self.store.objects / object_name
+        return self.store.open_object(draft.name, object_name)
 
-    def link(self, objects: Mapping[str, str]) -> None:
+    def link(self, artifacts: Mapping[str, Artifact]) -> None:
         """Gives objects their names: from here on they are what readers find."""
-        for name, object_name in objects.items():
-            if self.store.object_name(name) != object_name:
+        for name, artifact in artifacts.items():
+            if self.store.object_name(name) != artifact.folder.name:
                 self._mark((self.store.path / name).parent)
-                seam.point(self.store.path / name, f"../objects/{object_name}", self._work(name))
+                seam.point(self.store.path / name, f"../objects/{artifact.folder.name}", self._work(name))
+            self._unnamed.pop(name, None)
             self._done.add(name)
 
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
@@ -229,6 +237,16 @@ class Publication:
                 seam.make_folder(folder)
                 seam.write_file(folder / "zarr.json", text)
                 seam.sync_folder(folder)
+
+    def _unmark(self) -> None:
+        """Leaves no trace of a store that nothing was ever published to."""
+        folders = (self.store.objects, self.store.path)
+        if {entry.name for entry in _entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
+            entry.is_dir() for entry in _entries(self.store.objects)
+        ):
+            for folder in folders:
+                seam.remove_file(folder / "zarr.json")
+                seam.remove_empty_folder(folder)
 
     def _take(self, lock: int | None, problem: str) -> None:
         if lock is None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import DiskFull
@@ -38,7 +39,10 @@ def write_file(path: Path, *pieces: Bytes) -> None:
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         with _room_for(path):
-            views = [memoryview(piece).cast("B") for piece in pieces if memoryview(piece).nbytes]
+            views = [
+                piece.reshape(-1).view(np.uint8).data if isinstance(piece, np.ndarray) else memoryview(piece)
+                for piece in pieces
+            ]
             os.posix_fallocate(descriptor, 0, sum(view.nbytes for view in views))
             for view in views:
                 while view:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ class Problem:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def bytes_to_read(store: Store, names: Iterable[str]) -> int:
+    """How much there is to verify, as far as the manifests can be read."""
+    total = 0
+    for name in names:
+        with suppress(Corrupt):
+            total += store.open_artifact(name).manifest.bytes_on_disk
+    return total
 
 
 def verify(store: Store, names: Iterable[str], advance: Advance = lambda _: None) -> Iterator[Problem]:
@@ -134,7 +144,7 @@ def _checksum(descriptor: int, size: int, advance: Advance) -> int:
     buffer = np.empty(min(size, _BLOCK_BYTES), np.uint8)
     crc, left = 0, size
     while left:
-        count = os.readv(descriptor, [buffer[:left]])
+        count = os.readv(descriptor, [buffer[:left].data])
         if count == 0:
             return -1
         crc = crc32c(buffer[:count], crc)

@@ -1,0 +1,124 @@
+"""`mmdiff import`: embeddings, labels and ids into the store."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from mmdiff.cli import show
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath, this_command
+
+
+class Role(StrEnum):
+    """What the rows are in the paper."""
+
+    background = "background"
+    seeds = "seeds"
+    test = "test"
+
+
+class Dtype(StrEnum):
+    """What vectors are stored as."""
+
+    float32 = "float32"
+    float16 = "float16"
+
+
+class OnBad(StrEnum):
+    """What to do about rows with NaN, Inf or nothing but zeros."""
+
+    error = "error"
+    drop = "drop"
+
+
+def command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Files of embeddings, read as one array in the order given (a quoted pattern: in numeric order). "
+            "`.npy`, `.fvecs`, `.bvecs`, `.fbin`, `.u8bin`, `.i8bin`, `.f16bin`, `file.h5::dataset`, "
+            "`file.parquet::column`, a zarr array, or a folder as clip-retrieval writes it.",
+            show_default=False,
+        ),
+    ],
+    role: Annotated[Role, typer.Option(help="What the rows are.", show_default=False)],
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A label for each row: `.npy`, `.txt`, `.csv::column` or `.parquet::column`; numbers or names; "
+            "-1, empty or null means unlabelled.",
+        ),
+    ] = None,
+    ids: Annotated[
+        str | None, typer.Option(metavar="FILE", help="An id for each row, in the same formats. Default: row numbers.")
+    ] = None,
+    class_names: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Names of class numbers: `.txt` (line i is class i), `.json` or `.csv`."),
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="What vectors are stored as.")] = Dtype.float32,
+    dims: Annotated[
+        int | None,
+        typer.Option(help="Reduce wider rows to this many dimensions by PCA (with the background: 256).", show_default=False),
+    ] = None,
+    normalize: Annotated[bool, typer.Option(help="Scale rows to unit length.")] = True,
+    keep_raw: Annotated[
+        bool | None,
+        typer.Option(
+            help="Keep descriptors as they were too; logistic regression needs them. Default: for seeds and test.",
+            show_default=False,
+        ),
+    ] = None,
+    on_bad: Annotated[OnBad, typer.Option(help="Rows with NaN, Inf or only zeros: stop, or leave them out.")] = OnBad.error,
+    no_background: Annotated[
+        bool, typer.Option("--no-background", help="There is none: make the PCA from these seeds.")
+    ] = False,
+    store: StorePath = DEFAULT_STORE,
+    json: AsJson = False,
+) -> None:
+    """Import embeddings as background, seeds or test points.
+
+    Rows are reduced by PCA where they are wider than --dims, and scaled to unit length. The PCA is made from the background
+    and used for all roles, so import the background first. Interrupted, the same command continues; repeated, it does nothing.
+    """
+    from mmdiff.importing.stage import Request, import_descriptors
+
+    request = Request(
+        sources=sources,
+        role=role.value,
+        labels=labels,
+        ids=ids,
+        class_names=class_names,
+        dtype=dtype.value,
+        dims=dims,
+        normalize=normalize,
+        keep_raw=keep_raw,
+        on_bad=on_bad.value,
+        no_background=no_background,
+        command=this_command(),
+    )
+    outcome = import_descriptors(store, request, show.progress)
+    summary = outcome.summary()
+    if json:
+        show.as_json(summary)
+        return
+    for text in outcome.notes:
+        show.note(text)
+    if outcome.reused:
+        show.result(f"{summary['artifact']}: already imported, nothing to do")
+        return
+    speed = summary["input_bytes"] / outcome.seconds / 1e9
+    show.result(
+        f"{summary['artifact']}: {show.shape(summary['shape'])} {summary['dtype']}, {show.size(summary['bytes'])} on disk, "
+        f"in {show.duration(outcome.seconds)} ({speed:.2f} GB/s)"
+    )
+    if outcome.chunks_found:
+        show.result(f"  continued: {outcome.chunks_found} chunks were there from an interrupted run")
+    if summary["classes"]:
+        show.result(f"  {summary['classes']} classes")
+    for reason, count in summary["dropped"].items():
+        show.result(f"  {count:,} rows left out: {reason.replace('_', ' ')}")

@@ -1,0 +1,125 @@
+"""numpy's `.npy`, read by position. A pickle inside is never loaded, and the size is checked before a row is read."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import UnreadableSource
+from mmdiff.formats.sources.base import Rows
+from mmdiff.formats.sources.matrix import Matrix
+from mmdiff.formats.sources.rawfile import RawFile, pread_into
+
+# numpy's own limit: the header is parsed as Python syntax, which is neither safe nor quick on megabytes.
+MAX_HEADER = 10_000
+
+# Version 3.0 differs in the encoding of field names only, and arrays with fields are not readable here anyway.
+READERS = {
+    (1, 0): ("<H", npy_format.read_array_header_1_0),
+    (2, 0): ("<I", npy_format.read_array_header_2_0),
+}
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    data_start: int
+
+
+def read_header(file: RawFile) -> NpyHeader:
+    """The header of a file whose size is what the header promises."""
+    head = file.head(12 + MAX_HEADER)
+    try:
+        version = npy_format.read_magic(io.BytesIO(head))
+    except ValueError as error:
+        raise UnreadableSource(
+            f"{file.name}: not a .npy file, it starts with {head[:8]!r} and not with {npy_format.MAGIC_PREFIX!r}. "
+            "Write it with numpy.save."
+        ) from error
+    if version not in READERS:
+        raise UnreadableSource(
+            f"{file.name}: .npy version {version[0]}.{version[1]}, expected 1.0 or 2.0. Save it as a plain float array "
+            "with numpy.save."
+        )
+    length_format, parse = READERS[version]
+    data_start = _header_end(file, head, length_format)
+    try:
+        with warnings.catch_warnings():
+            # Headers written by Python 2 (`10L`) are read with a warning that means nothing to the user.
+            warnings.simplefilter("ignore")
+            shape, fortran, dtype = parse(io.BytesIO(head[8:data_start]), max_header_size=MAX_HEADER)
+    except Exception as error:  # the header is parsed as Python syntax, and fails in as many ways
+        raise UnreadableSource(
+            f"{file.name}: damaged .npy header, {head[10:data_start][:80]!r}. Copy or write it again."
+        ) from error
+    if dtype.hasobject:
+        raise UnreadableSource(
+            f"{file.name}: holds Python objects (a pickle), which mmdiff never loads. Save it as a plain float array: "
+            "numpy.save(FILE, numpy.asarray(X, dtype='float32'))"
+        )
+    if any(size < 0 for size in shape):
+        raise UnreadableSource(f"{file.name}: damaged .npy header, shape {shape}. Copy or write it again.")
+    promise = f"the header promises {' x '.join(map(str, shape))} {dtype}"
+    file.expect_data(data_start, math.prod(shape) * dtype.itemsize, promise)
+    return NpyHeader(shape, fortran, dtype, data_start)
+
+
+def _header_end(file: RawFile, head: bytes, length_format: str) -> int:
+    prefix = 8 + struct.calcsize(length_format)
+    if len(head) < prefix:
+        raise UnreadableSource(
+            f"{file.name}: {len(head)} bytes, expected at least {prefix}. It is truncated: copy or write it again."
+        )
+    (length,) = struct.unpack_from(length_format, head, 8)
+    if prefix + length > file.size:
+        raise UnreadableSource(
+            f"{file.name}: the header should take {prefix + length:,} bytes but the file holds {file.size:,}. "
+            "It is truncated: copy or write it again."
+        )
+    if length > MAX_HEADER:
+        raise UnreadableSource(
+            f"{file.name}: a header of {length:,} bytes, expected at most {MAX_HEADER:,}. Save it as a plain float "
+            "array with numpy.save."
+        )
+    return int(prefix + length)
+
+
+def read_rows(file: RawFile, header: NpyHeader, start: int, stop: int) -> NDArray[Any]:
+    """Rows start..stop-1 of an array of one or two dimensions, C-contiguous and in native byte order."""
+    rows, width = header.shape[0], math.prod(header.shape[1:])
+    step = header.dtype.itemsize
+    if header.fortran and len(header.shape) > 1:
+        columns = np.empty((width, stop - start), header.dtype)
+        with file.opened() as fd:
+            for j in range(width):
+                pread_into(fd, columns[j], header.data_start + (j * rows + start) * step, file.name)
+        values = np.ascontiguousarray(columns.T)
+    else:
+        values = np.empty((stop - start, *header.shape[1:]), header.dtype)
+        file.read_into(values, header.data_start + start * width * step)
+    if not header.dtype.isnative:
+        values = values.byteswap(inplace=True).view(header.dtype.newbyteorder("="))
+    return values
+
+
+class NpySource(Matrix):
+    """A matrix in a `.npy` file, of either order and either byte order."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = RawFile(path)
+        self._header = read_header(self._file)
+        super().__init__(str(path), self._header.shape, self._header.dtype, (path,))
+
+    def _read(self, start: int, stop: int) -> Rows:
+        return read_rows(self._file, self._header, start, stop)

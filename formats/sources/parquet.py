@@ -1,0 +1,162 @@
+"""A list column of a Parquet file as a matrix, `data.parquet::embedding`, decoded one row group at a time.
+
+The type may be of lists of any length, but every row must have as many values as the first, and no nulls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmdiff.formats.errors import BadRow, UnreadableSource, WidthMismatch
+from mmdiff.formats.sources.base import Rows
+from mmdiff.formats.sources.choice import choose
+from mmdiff.formats.sources.extras import import_extra
+from mmdiff.formats.sources.matrix import READABLE_NAMES, Matrix, is_readable
+from mmdiff.formats.sources.rawfile import RawFile
+
+BATCH_ROWS = 8192
+
+
+class RowGroupCache:
+    """The row groups decoded last, up to `limit` bytes but always one. Parts of one source share a cache."""
+
+    def __init__(self, limit: int = 256 << 20) -> None:
+        self._limit = limit
+        self._groups: OrderedDict[tuple[Path, str, int], Rows] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[Path, str, int], size: int, decode: Callable[[], Rows]) -> Rows:
+        # Decoding happens under the lock: two threads that decode at once would need twice the memory.
+        with self._lock:
+            if key not in self._groups:
+                while self._groups and sum(group.nbytes for group in self._groups.values()) + size > self._limit:
+                    self._groups.popitem(last=False)
+                self._groups[key] = decode()
+            self._groups.move_to_end(key)
+            return self._groups[key]
+
+
+@contextmanager
+def open_parquet(file: RawFile, metadata: Any = None) -> Iterator[Any]:
+    """A pyarrow ParquetFile; what goes wrong with it is told as an UnreadableSource."""
+    pyarrow = import_extra("pyarrow", file.name)
+    parquet = import_extra("pyarrow.parquet", file.name)
+    try:
+        file.check_unchanged()
+        with parquet.ParquetFile(file.path, metadata=metadata) as opened:
+            yield opened
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UnreadableSource(f"{file.name}: not readable as Parquet ({error}). Copy or write it again.") from error
+
+
+def value_dtype(kind: Any) -> np.dtype[Any] | None:
+    """The dtype of the values of a list type; None for other types."""
+    kind = getattr(kind, "storage_type", kind)
+    if not hasattr(kind, "value_field"):
+        return None
+    try:
+        dtype: np.dtype[Any] = np.dtype(kind.value_type.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        return None
+    return dtype
+
+
+class ParquetSource(Matrix):
+    """A column of lists; the only one of readable values unless `inner` names it."""
+
+    def __init__(self, path: Path, inner: str | None = None, cache: RowGroupCache | None = None) -> None:
+        self._file = RawFile(path)
+        self._cache = cache or RowGroupCache()
+        with open_parquet(self._file) as opened:
+            schema = opened.schema_arrow
+            self._column = _choose_column(str(path), schema, inner)
+            name = f"{path}::{self._column}"
+            dtype = value_dtype(schema.field(self._column).type)
+            if dtype is None:
+                raise UnreadableSource(
+                    f"{name}: a column of {schema.field(self._column).type}, expected lists of numbers. Name another."
+                )
+            self._metadata = opened.metadata
+            sizes = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
+            self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+            first = next(opened.iter_batches(batch_size=1, columns=[self._column]), None)
+            width = 0 if first is None else len(_checked(name, first.column(0), 0, None, dtype)[0])
+            super().__init__(name, (self._metadata.num_rows, width), dtype, (path,))
+
+    def _read(self, start: int, stop: int) -> Rows:
+        rows = np.empty((stop - start, self.width), self.dtype)
+        done = start
+        while done < stop:
+            group = int(np.searchsorted(self._starts, done, side="right")) - 1
+            first = int(self._starts[group])
+            end = min(stop, int(self._starts[group + 1]))
+            rows[done - start : end - start] = self._group(group)[done - first : end - first]
+            done = end
+        return rows
+
+    def _group(self, group: int) -> Rows:
+        rows = int(self._starts[group + 1] - self._starts[group])
+        size = rows * self.width * self.dtype.itemsize
+        return self._cache.get((self._file.path, self._column, group), size, lambda: self._decode(group, rows))
+
+    def _decode(self, group: int, rows: int) -> Rows:
+        decoded = np.empty((rows, self.width), self.dtype)
+        done = 0
+        first = int(self._starts[group])
+        with open_parquet(self._file, self._metadata) as opened:
+            for batch in opened.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=[self._column]):
+                part = _checked(self.name, batch.column(0), first + done, self.width, self.dtype)
+                decoded[done : done + len(part)] = part
+                done += len(part)
+        if done != rows:
+            raise UnreadableSource(
+                f"{self.name}: row group {group} holds {done:,} rows, expected {rows:,}. Copy or write it again."
+            )
+        return decoded
+
+
+def _choose_column(name: str, schema: Any, inner: str | None) -> str:
+    fitting = {
+        field.name: f" ({field.type})"
+        for field in schema
+        if (dtype := value_dtype(field.type)) is not None and is_readable(dtype)
+    }
+    return choose(name, inner, schema.names, fitting, f"a column of lists of {READABLE_NAMES}")
+
+
+def _checked(name: str, lists: Any, first: int, width: int | None, dtype: np.dtype[Any]) -> Rows:
+    """The lists as a matrix, if none of them is null, holds nulls or has another width than the first row."""
+    lists = getattr(lists, "storage", lists)
+    if lists.null_count:
+        row = first + _first_null(lists)
+        raise BadRow(f"{name}, row {row}: null, expected a list of numbers. Fix the row or leave it out.")
+    lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+    if width is None:
+        width = int(lengths[0])
+    wrong = np.flatnonzero(lengths != width)
+    if len(wrong):
+        row = int(wrong[0])
+        raise WidthMismatch(
+            f"{name}, row {first + row}: {lengths[row]:,} values, expected {width:,} as in row 0. "
+            "Fix the row or leave it out."
+        )
+    values = lists.flatten()
+    if values.null_count:
+        position = _first_null(values)
+        raise BadRow(
+            f"{name}, row {first + position // width}: value {position % width} is null, expected a number. Fix the "
+            "row or leave it out."
+        )
+    matrix: Rows = values.to_numpy(zero_copy_only=False).reshape(len(lists), width)
+    return matrix.astype(dtype, copy=False)
+
+
+def _first_null(array: Any) -> int:
+    return int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))

@@ -1,0 +1,62 @@
+"""`.fvecs` and `.bvecs`, as the SIFT and Deep collections come: each row repeats its own width before its values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmdiff.formats.errors import UnreadableSource, WidthMismatch
+from mmdiff.formats.sources.base import Rows
+from mmdiff.formats.sources.matrix import Matrix
+from mmdiff.formats.sources.rawfile import RawFile
+
+VALUE_TYPES: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1")}
+
+HEADER = np.dtype("<i4")
+
+
+class VecsSource(Matrix):
+    """Rows of an int32 width and that many values. Each row's width is checked when the row is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = RawFile(path)
+        self._stored = VALUE_TYPES[path.suffix.lower()]
+        head = self._file.head(HEADER.itemsize)
+        if not head:
+            raise UnreadableSource(f"{path}: holds no rows (the file is empty). Check how it was written.")
+        if len(head) < HEADER.itemsize:
+            raise UnreadableSource(
+                f"{path}: {len(head)} bytes, expected at least 4 for the first row's width. It is truncated: copy or "
+                "write it again."
+            )
+        width = int(np.frombuffer(head, HEADER)[0])
+        if width <= 0:
+            raise UnreadableSource(
+                f"{path}, row 0: a width of {width}, expected 1 or more. It is not a {path.suffix} file: check how it "
+                "was written."
+            )
+        self._row_size = HEADER.itemsize + width * self._stored.itemsize
+        rows, rest = divmod(self._file.size, self._row_size)
+        if rest:
+            raise UnreadableSource(
+                f"{path}: row 0 has {width:,} values, so each row takes {self._row_size:,} bytes, but the file's "
+                f"{self._file.size:,} bytes are {rows:,} such rows and {rest:,} bytes. It is truncated or its rows "
+                "differ in width: write it again."
+            )
+        super().__init__(str(path), (rows, width), self._stored, (path,))
+
+    def _read(self, start: int, stop: int) -> Rows:
+        raw = np.empty((stop - start, self._row_size), np.uint8)
+        self._file.read_into(raw, start * self._row_size)
+        widths = np.ascontiguousarray(raw[:, : HEADER.itemsize]).view(HEADER).reshape(-1)
+        wrong = np.flatnonzero(widths != self.width)
+        if len(wrong):
+            row = int(wrong[0])
+            raise WidthMismatch(
+                f"{self.locate(start + row)}: found a width of {widths[row]:,}, expected {self.width:,} as in row 0. "
+                "The file is damaged or its rows differ in width: write it again."
+            )
+        values = np.ascontiguousarray(raw[:, HEADER.itemsize :]).view(self._stored)
+        return values.astype(self.dtype, copy=False)

@@ -1,0 +1,76 @@
+"""What is known of the rows beside their values: labels, with the table of their classes, and ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.classes import UNLABELLED, Classes, encode
+from mmdiff.formats.errors import BadLabels, CountMismatch
+from mmdiff.formats.manifest import Json
+from mmdiff.formats.publish import Draft
+from mmdiff.formats.sources.base import Column, Source
+from mmdiff.formats.sources.column import read_class_names, read_column
+from mmdiff.formats.strings import Strings
+from mmdiff.importing import ids as row_ids
+from mmdiff.importing.ids import Ids
+from mmdiff.importing.kept import Kept
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Labels and ids of all rows of a source, bad ones among them."""
+
+    labels: NDArray[np.int32] | None
+    classes: Classes | None
+    ids: Ids | None
+
+    def facts(self) -> Json:
+        return {} if self.classes is None else {"classes": len(self.classes)}
+
+    def write(self, draft: Draft, rows: Kept) -> None:
+        """Writes the columns of the rows that are kept, and the ids of those that are not."""
+        if self.labels is not None and self.classes is not None:
+            draft.values("labels", self.labels if rows.kept is None else self.labels[rows.kept])
+            self.classes.write(draft)
+        ids = self.ids
+        if len(rows.dropped):
+            # Without ids of their own, rows are known by their number in the source, and must stay so.
+            ids = np.arange(rows.source.rows) if ids is None else ids
+            _write_ids(draft, "dropped_ids", row_ids.take(ids, rows.dropped))
+        if ids is not None:
+            _write_ids(draft, "ids", ids if rows.kept is None else row_ids.take(ids, rows.kept))
+
+
+def read_columns(source: Source, labels: str | None, ids: str | None, class_names: str | None, role: str) -> Columns:
+    """Reads what the user gave, checked against the rows of the source."""
+    names = None if class_names is None else read_class_names(class_names)
+    indices, classes = None, None
+    if labels is not None:
+        column = read_column(labels)
+        _refuse_other_length(column, source, labels, "labels")
+        indices, classes = encode(column, names, numbered=role == "seeds", where=labels)
+        if role == "seeds" and (indices == UNLABELLED).all():
+            raise BadLabels(f"{labels}: all {source.rows} seeds are unlabelled. Seeds are what has labels.")
+    id_column, where = (read_column(ids), ids) if ids is not None else (source.ids(), source.name)
+    if id_column is None:
+        return Columns(indices, classes, None)
+    _refuse_other_length(id_column, source, where, "ids")
+    return Columns(indices, classes, row_ids.check(id_column, where))
+
+
+def _refuse_other_length(column: Column, source: Source, where: str, what: str) -> None:
+    if len(column) != source.rows:
+        raise CountMismatch(
+            f"{where}: {len(column)} {what} for the {source.rows} rows of {source.name}. Give one for each row"
+            + (", -1 or empty where there is none." if what == "labels" else ".")
+        )
+
+
+def _write_ids(draft: Draft, name: str, ids: Ids) -> None:
+    if isinstance(ids, Strings):
+        draft.strings(name, ids)
+    else:
+        draft.values(name, ids)

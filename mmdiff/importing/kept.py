@@ -1,0 +1,89 @@
+"""Leaving out bad rows (`--on-bad drop`): a first pass finds them, then the rest reads like a source of its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import BadRow
+from mmdiff.formats.sources.base import Column, Source
+from mmdiff.importing.rows import ALL_ZERO, GOOD, NOT_FINITE, as_float32, examine
+from mmdiff.progress import Progress
+
+_BLOCK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The rows of a source that are good, by their numbers in it (None: all of them), and why others were left out."""
+
+    source: Source
+    kept: NDArray[np.int64] | None = None
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def rows(self) -> int:
+        return self.source.rows if self.kept is None else len(self.kept)
+
+    @property
+    def width(self) -> int:
+        return self.source.width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.source.dtype
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.source.files
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        if self.kept is None:
+            return self.source.read(start, stop)
+        rows = self.kept[start:stop]
+        if len(rows) == 0:
+            return np.empty((0, self.width), self.dtype)
+        block = self.source.read(int(rows[0]), int(rows[-1]) + 1)
+        return block if len(block) == len(rows) else block[rows - rows[0]]
+
+    def locate(self, row: int) -> str:
+        return self.source.locate(row if self.kept is None else int(self.kept[row]))
+
+    def ids(self) -> Column | None:
+        return self.source.ids()
+
+    @property
+    def dropped(self) -> NDArray[np.int64]:
+        if self.kept is None:
+            return np.empty(0, np.int64)
+        return np.setdiff1d(np.arange(self.source.rows), self.kept, assume_unique=True)
+
+
+def drop_bad_rows(source: Source, progress: Progress) -> Kept:
+    """The good rows of a source, with the number of those left out for each reason."""
+    size = max(1, _BLOCK_BYTES // (source.width * source.dtype.itemsize))
+    starts = range(0, source.rows, size)
+
+    def conditions(start: int) -> NDArray[np.uint8]:
+        return examine(as_float32(source.read(start, min(start + size, source.rows))), False)
+
+    found = []
+    with progress("looking for bad rows", source.rows, "rows") as advance, ThreadPoolExecutor(2) as pool:
+        for condition in pool.map(conditions, starts):
+            found.append(condition)
+            advance(len(condition))
+    condition = np.concatenate(found)
+    kept = np.flatnonzero(condition == GOOD)
+    if len(kept) == 0:
+        raise BadRow(f"{source.name}: none of its {source.rows} rows is good (NaN, Inf or all zero). Nothing to import.")
+    reasons = {"not_finite": int((condition == NOT_FINITE).sum()), "all_zero": int((condition == ALL_ZERO).sum())}
+    return Kept(source, kept, reasons)
