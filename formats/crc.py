@@ -1,4 +1,4 @@
-"""CRC-32C, the checksum behind every chunk: computed in hardware, appended as four little-endian bytes (zarr's crc32c codec)."""
+"""CRC-32C, the checksum behind every chunk: computed in hardware, four little-endian bytes (zarr's crc32c codec)."""
 
 from __future__ import annotations
 

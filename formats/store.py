@@ -9,8 +9,8 @@
             vectors/zarr.json, c.0.0, c.1.0   an array and its chunks
         work/descriptors.background/          a run that is under way, or was interrupted
 
-A name leads to an object, whose own name is the digest of its manifest, which holds the checksum of every chunk. Opening follows
-that chain as far as it can without reading the data; `verify.py` follows it to the last byte.
+A name leads to an object, whose own name is the digest of its manifest, which holds the checksum of every chunk. Opening
+follows that chain as far as it can without reading the data; `verify.py` follows it to the last byte.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Verifying: following the chain of digests to the last byte, and checking what the bytes say (index ranges, offsets).
 
-A name leads to an object, the object's name is the digest of its manifest, the manifest holds the metadata of each array and the
-checksum of each chunk. So a flipped bit, a chunk from another array, a file too many and a file too few are all found.
+A name leads to an object, the object's name is the digest of its manifest, the manifest holds the metadata of each array and
+the checksum of each chunk. So a flipped bit, a chunk from another array, a file too many and a file too few are all found.
 """
 
 from __future__ import annotations

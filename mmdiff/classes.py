@@ -1,7 +1,7 @@
 """The classes that labels speak of. Each artifact keeps the table of its own labels; the seeds' table is the one for all roles.
 
-A class has a number, a name, or both. Labels of another role are brought to the seeds' classes by number where they have numbers,
-else by name; a label that no seed has stays what it is, and a prediction for its point can only be a miss.
+A class has a number, a name, or both. Labels of another role are brought to the seeds' classes by number where they have
+numbers, else by name; a label that no seed has stays what it is, and a prediction for its point can only be a miss.
 """
 
 from __future__ import annotations

@@ -26,9 +26,7 @@ PLAIN: dict[str, Callable[[Path], Source]] = {
     **dict.fromkeys(bins.VALUE_TYPES, BinSource),
 }
 
-SUPPORTED = (
-    f"{', '.join(PLAIN)}, .h5::dataset, .hdf5::dataset, .parquet::column, zarr folders and clip-retrieval folders"
-)
+SUPPORTED = f"{', '.join(PLAIN)}, .h5::dataset, .hdf5::dataset, .parquet::column, zarr folders and clip-retrieval folders"
 
 
 def open_source(specs: Sequence[str]) -> Source:

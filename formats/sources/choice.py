@@ -17,10 +17,11 @@ COLUMN_NAMES = ("label", "labels", "class", "id")
 
 def choose(name: str, wanted: str | None, present: Collection[str], fitting: Mapping[str, str], what: str) -> str:
     """`fitting` describes those of `present` that would do, `what` says what they are."""
-    if wanted is not None and wanted in present:
-        return wanted
-    if wanted is None and len(fitting) == 1:
-        return next(iter(fitting))
+    chosen = next(iter(fitting)) if wanted is None and len(fitting) == 1 else wanted
+    if chosen is not None and chosen in present:
+        if (copies := sum(key == chosen for key in present)) > 1:
+            raise UnreadableSource(f"{name}: {copies} columns are named {chosen!r}. Rename or remove all but one.")
+        return chosen
     if not fitting:
         found = f"found {', '.join(present)}" if present else "found nothing at all"
         problem = f"there is not {what}" if wanted is None else f"no {wanted!r}"

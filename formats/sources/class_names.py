@@ -25,13 +25,9 @@ def read_class_names(path: str | Path) -> dict[int, str]:
         if not name:
             raise BadLabels(f"{path}, {where}: class {number} has an empty name. Give it one.")
         if number in where_number:
-            raise BadLabels(
-                f"{path}: class {number} in {where_number[number]} and again in {where}. Remove one of them."
-            )
+            raise BadLabels(f"{path}: class {number} in {where_number[number]} and again in {where}. Remove one of them.")
         if name in where_name:
-            raise BadLabels(
-                f"{path}: the name {name!r} in {where_name[name]} and again in {where}. Rename one of them."
-            )
+            raise BadLabels(f"{path}: the name {name!r} in {where_name[name]} and again in {where}. Rename one of them.")
         names[number] = name
         where_number[number] = where_name[name] = where
     if not names:
@@ -49,9 +45,7 @@ def _from_csv(path: Path) -> Iterator[tuple[str, int, str]]:
         if i == 0 and not _is_number(cells[0]):
             continue
         if len(cells) != 2 or not _is_number(cells[0]):
-            raise UnreadableSource(
-                f"{path}, line {line}: found {','.join(cells)!r}, expected number,name. Fix the line."
-            )
+            raise UnreadableSource(f"{path}, line {line}: found {','.join(cells)!r}, expected number,name. Fix the line.")
         yield f"line {line}", int(cells[0]), cells[1]
 
 

@@ -75,9 +75,7 @@ def _numbered(folder: Path, stem: str, ending: str) -> dict[int, Path]:
         if match := pattern.fullmatch(path.name):
             number = int(match[1])
             if number in found:
-                raise UnreadableSource(
-                    f"{folder}: {found[number].name} and {path.name} are both part {number}. Remove one."
-                )
+                raise UnreadableSource(f"{folder}: {found[number].name} and {path.name} are both part {number}. Remove one.")
             found[number] = path
     return found
 

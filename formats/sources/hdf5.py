@@ -38,9 +38,7 @@ class Hdf5Source(Matrix):
             with self._h5py.File(self._file.path, "r") as file:
                 yield file
         except (OSError, RuntimeError) as error:
-            raise UnreadableSource(
-                f"{self._file.name}: not readable as HDF5 ({error}). Copy or write it again."
-            ) from error
+            raise UnreadableSource(f"{self._file.name}: not readable as HDF5 ({error}). Copy or write it again.") from error
 
     def _arrays(self, file: Any) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}

@@ -16,6 +16,8 @@ from mmdiff.formats.strings import Strings
 
 MAX_DIGITS = 18
 
+BLOCK = 1 << 20
+
 ZERO, NINE, MINUS = b"09-"
 
 # Beyond it, not every whole number is a float64, and the file no longer says which one was meant.
@@ -24,15 +26,16 @@ MAX_EXACT = 2.0**53
 
 def integers_or_strings(texts: Strings) -> NDArray[np.int64] | Strings:
     """Integers if every text that is not empty is one (empty is -1), else the texts as they are."""
-    is_digit = (texts.utf8 >= ZERO) & (texts.utf8 <= NINE)
-    if not np.all(is_digit | (texts.utf8 == MINUS)):
+    # In blocks, because most columns of strings show what they are in the first, and may have gigabytes of them.
+    blocks = (texts.utf8[start : start + BLOCK] for start in range(0, len(texts.utf8), BLOCK))
+    if not all(np.all(_is_digit(block) | (block == MINUS)) for block in blocks):
         return texts
     given = np.flatnonzero(np.diff(texts.offsets))
     starts, ends = texts.offsets[given], texts.offsets[given + 1]
     negative = texts.utf8[starts] == MINUS
     starts = starts + negative
     digits = ends - starts
-    if np.count_nonzero(~is_digit) != np.count_nonzero(negative) or np.any((digits < 1) | (digits > MAX_DIGITS)):
+    if np.count_nonzero(texts.utf8 == MINUS) != np.count_nonzero(negative) or np.any((digits < 1) | (digits > MAX_DIGITS)):
         return texts
     if np.any((texts.utf8[starts] == ZERO) & ((digits > 1) | negative)):
         return texts
@@ -43,6 +46,10 @@ def integers_or_strings(texts: Strings) -> NDArray[np.int64] | Strings:
     values = np.full(len(texts), -1, np.int64)
     values[given] = np.where(negative, -numbers, numbers)
     return values
+
+
+def _is_digit(utf8: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    return (utf8 >= ZERO) & (utf8 <= NINE)
 
 
 def int64_or_strings(values: NDArray[np.integer[Any]]) -> NDArray[np.int64] | Strings:

@@ -50,7 +50,8 @@ def open_parquet(file: RawFile, metadata: Any = None) -> Iterator[Any]:
     parquet = import_extra("pyarrow.parquet", file.name)
     try:
         file.check_unchanged()
-        with parquet.ParquetFile(file.path, metadata=metadata) as opened:
+        # A relative path with a colon in it would be taken for a URI.
+        with parquet.ParquetFile(file.path.absolute(), metadata=metadata) as opened:
             yield opened
     except (pyarrow.ArrowException, OSError) as error:
         raise UnreadableSource(f"{file.name}: not readable as Parquet ({error}). Copy or write it again.") from error
@@ -144,8 +145,7 @@ def _checked(name: str, lists: Any, first: int, width: int | None, dtype: np.dty
     if len(wrong):
         row = int(wrong[0])
         raise WidthMismatch(
-            f"{name}, row {first + row}: {lengths[row]:,} values, expected {width:,} as in row 0. "
-            "Fix the row or leave it out."
+            f"{name}, row {first + row}: {lengths[row]:,} values, expected {width:,} as in row 0. Fix the row or leave it out."
         )
     values = lists.flatten()
     if values.null_count:

@@ -35,9 +35,7 @@ def expand_spec(spec: str) -> list[tuple[Path, str | None]]:
     # Path.glob would take hidden files too, and refuses absolute patterns.
     matches = sorted(glob.glob(str(path), recursive=True), key=natural_order)  # noqa: PTH207
     if not matches:
-        raise UnreadableSource(
-            f"{path}: nothing matches this pattern. Check the path (the current folder is {Path.cwd()})."
-        )
+        raise UnreadableSource(f"{path}: nothing matches this pattern. Check the path (the current folder is {Path.cwd()}).")
     return [(Path(match), inner) for match in matches]
 
 

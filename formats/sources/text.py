@@ -39,6 +39,4 @@ def read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
             # The csv module gives a blank line as no cells, but in a file of one column it is an empty one.
             yield reader.line_num, [cell.strip() for cell in cells] or [""]
     except csv.Error as error:
-        raise UnreadableSource(
-            f"{path}, line {reader.line_num}: not readable as CSV ({error}). Fix the line."
-        ) from error
+        raise UnreadableSource(f"{path}, line {reader.line_num}: not readable as CSV ({error}). Fix the line.") from error

@@ -44,8 +44,7 @@ class ZarrSource(Matrix):
             rows = self._array[start:stop]
         except Exception as error:  # each codec, and each version of zarr, fails in its own way
             raise UnreadableSource(
-                f"{self.name}, rows {start:,} to {stop:,}: a chunk cannot be read ({error}). "
-                "Copy or write the array again."
+                f"{self.name}, rows {start:,} to {stop:,}: a chunk cannot be read ({error}). Copy or write the array again."
             ) from error
         return np.ascontiguousarray(rows, self.dtype)
 
@@ -61,9 +60,7 @@ def _open(path: Path) -> Any:
 
 def _in_group(group: Any, name: str, inner: str | None) -> tuple[Any, str]:
     if hasattr(group, "shape"):
-        raise UnreadableSource(
-            f"{name}: an array and not a group, so there is no {inner!r} in it. Leave ::{inner} off."
-        )
+        raise UnreadableSource(f"{name}: an array and not a group, so there is no {inner!r} in it. Leave ::{inner} off.")
     wanted = inner.strip("/") if inner is not None else None
     arrays = {key: item for key, item in group.members(max_depth=None) if hasattr(item, "shape")}
     chosen = choose_array(name, wanted, {key: (item.shape, item.dtype) for key, item in arrays.items()})
@@ -75,8 +72,7 @@ def _refuse_pickle(name: str, array: Any) -> None:
     metadata = array.metadata.to_dict()
     if any("pickle" in repr(metadata.get(key)).lower() for key in ("filters", "compressor", "codecs")):
         raise UnreadableSource(
-            f"{name}: its chunks are pickled, and mmdiff never loads a pickle. "
-            "Write it again with an ordinary compressor."
+            f"{name}: its chunks are pickled, and mmdiff never loads a pickle. Write it again with an ordinary compressor."
         )
 
 

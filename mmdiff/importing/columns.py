@@ -14,8 +14,7 @@ from mmdiff.formats.publish import Draft
 from mmdiff.formats.sources.base import Column, Source
 from mmdiff.formats.sources.column import read_class_names, read_column
 from mmdiff.formats.strings import Strings
-from mmdiff.importing import ids as row_ids
-from mmdiff.importing.ids import Ids
+from mmdiff.ids import Ids, check, take
 from mmdiff.importing.kept import Kept
 
 
@@ -39,9 +38,9 @@ class Columns:
         if len(rows.dropped):
             # Without ids of their own, rows are known by their number in the source, and must stay so.
             ids = np.arange(rows.source.rows) if ids is None else ids
-            _write_ids(draft, "dropped_ids", row_ids.take(ids, rows.dropped))
+            _write_ids(draft, "dropped_ids", take(ids, rows.dropped))
         if ids is not None:
-            _write_ids(draft, "ids", ids if rows.kept is None else row_ids.take(ids, rows.kept))
+            _write_ids(draft, "ids", ids if rows.kept is None else take(ids, rows.kept))
 
 
 def read_columns(source: Source, labels: str | None, ids: str | None, class_names: str | None, role: str) -> Columns:
@@ -58,7 +57,7 @@ def read_columns(source: Source, labels: str | None, ids: str | None, class_name
     if id_column is None:
         return Columns(indices, classes, None)
     _refuse_other_length(id_column, source, where, "ids")
-    return Columns(indices, classes, row_ids.check(id_column, where))
+    return Columns(indices, classes, check(id_column, where))
 
 
 def _refuse_other_length(column: Column, source: Source, where: str, what: str) -> None:

@@ -140,13 +140,19 @@ def _refuse_contradictions(store: Store, request: Request) -> None:
 
 def _inputs(request: Request, source: Source) -> Json:
     """Every file that the import reads: its fingerprint, and under `witness` when it was last written."""
-    files = {"source": (source.name, source.files)}
+    files = {"source": (_without_folder(source.name), source.files)}
     for key in ("labels", "ids", "class_names"):
         spec = getattr(request, key)
         if spec is not None:
-            files[key] = (Path(spec).name, (split_spec(spec)[0],))
+            files[key] = (_without_folder(spec), (split_spec(spec)[0],))
     prints = {key: fingerprint(name, paths) for key, (name, paths) in files.items()}
     return {"prints": prints, "witness": {key: witness(paths) for key, (_, paths) in files.items()}}
+
+
+def _without_folder(spec: str) -> str:
+    """`/data/x.h5::a/b` is `x.h5::a/b` in the manifest: the same file elsewhere is the same input."""
+    path, separator, inner = spec.partition("::")
+    return Path(path).name + separator + inner
 
 
 def _make_space(publication: Publication, request: Request, rows: Kept, inputs: Json, run: Run, progress: Progress) -> Artifact:

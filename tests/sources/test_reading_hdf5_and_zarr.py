@@ -119,9 +119,7 @@ def test_an_array_in_a_group_is_found(tmp_path: Path) -> None:
         assert all("deep/emb" in str(file) for file in source.files)
         np.testing.assert_array_equal(source.read(0, 200), X)
     group.create_array("other", data=X[:7])
-    with pytest.raises(
-        UnreadableSource, match=r"g\.zarr: 2 candidates.*g\.zarr::deep/emb.*g\.zarr::other|other.*deep/emb"
-    ):
+    with pytest.raises(UnreadableSource, match=r"g\.zarr: 2 candidates.*g\.zarr::deep/emb.*g\.zarr::other|other.*deep/emb"):
         open_source([str(tmp_path / "g.zarr")])
     with pytest.raises(UnreadableSource, match=r"g\.zarr: no 'none' in it"):
         open_source([f"{tmp_path / 'g.zarr'}::none"])

@@ -67,9 +67,7 @@ def test_truncated_npy_says_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "seeds.npy"
     np.save(path, matrix(1000, 256))
     os.truncate(path, 128 + 512_000)
-    with pytest.raises(
-        UnreadableSource, match=r"1000 x 256 float32 \(1,024,000 bytes of data\).*512,000.*truncated"
-    ) as e:
+    with pytest.raises(UnreadableSource, match=r"1000 x 256 float32 \(1,024,000 bytes of data\).*512,000.*truncated") as e:
         NpySource(path)
     assert str(e.value).startswith(str(path))
 
@@ -101,9 +99,7 @@ def test_header_larger_than_numpy_allows_is_refused(tmp_path: Path) -> None:
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.array([[1, "a"]], dtype=object), allow_pickle=True)
-    with pytest.raises(
-        UnreadableSource, match=r"x\.npy: holds Python objects \(a pickle\), which mmdiff never loads.*float32"
-    ):
+    with pytest.raises(UnreadableSource, match=r"x\.npy: holds Python objects \(a pickle\), which mmdiff never loads.*float32"):
         NpySource(path)
 
 
@@ -125,9 +121,7 @@ def test_other_shapes_and_types_are_refused(tmp_path: Path, array: np.ndarray[An
         NpySource(tmp_path / "x.npy")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\x93NUM", b"PK\x03\x04 a zip file", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x09\x00ab"]
-)
+@pytest.mark.parametrize("content", [b"", b"\x93NUM", b"PK\x03\x04 a zip file", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x09\x00ab"])
 def test_what_is_no_npy_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.npy").write_bytes(content)
     with pytest.raises(UnreadableSource, match=r"x\.npy: "):
@@ -143,9 +137,7 @@ def test_a_negative_shape_is_refused(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(position=st.integers(0, 127), value=st.integers(0, 255))
-def test_a_damaged_header_is_refused_or_harmless(
-    tmp_path_factory: pytest.TempPathFactory, position: int, value: int
-) -> None:
+def test_a_damaged_header_is_refused_or_harmless(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
     path = tmp_path_factory.mktemp("npy") / "x.npy"
     np.save(path, matrix(3, 2))
     content = bytearray(path.read_bytes())
@@ -160,9 +152,7 @@ def test_a_damaged_header_is_refused_or_harmless(
 
 def test_headers_of_python_2_are_read_without_a_warning(tmp_path: Path) -> None:
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1L, 1L), }\n"
-    (tmp_path / "x.npy").write_bytes(
-        b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0\0\x80\x3f"
-    )
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0\0\x80\x3f")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert NpySource(tmp_path / "x.npy").read(0, 1).tolist() == [[1.0]]

@@ -65,9 +65,7 @@ def test_vecs_of_a_broken_size_say_how_many_bytes_are_left(tmp_path: Path) -> No
     path = tmp_path / "x.fvecs"
     write(path, np.ones((10, 4), "f4"))
     os.truncate(path, 193)
-    with pytest.raises(
-        UnreadableSource, match=r"x\.fvecs: row 0 has 4 values.*20 bytes.*193 bytes are 9 such rows and 13"
-    ):
+    with pytest.raises(UnreadableSource, match=r"x\.fvecs: row 0 has 4 values.*20 bytes.*193 bytes are 9 such rows and 13"):
         open_source([str(path)])
 
 
@@ -102,7 +100,7 @@ def test_bins_of_the_wrong_size_are_refused(tmp_path: Path, size: int, message: 
         open_source([str(path)])
 
 
-@pytest.mark.parametrize(("shape", "message"), [((0, 4), "holds no rows"), ((4, 0), "rows of no values")])
+@pytest.mark.parametrize(("shape", "message"), [((0, 4), "holds no rows"), ((4, 0), "holds rows of no values")])
 def test_empty_bins_are_refused(tmp_path: Path, shape: tuple[int, int], message: str) -> None:
     write(tmp_path / "x.u8bin", np.ones(shape, "u1"))
     with pytest.raises(UnreadableSource, match=r"x\.u8bin: " + message):

@@ -1,4 +1,4 @@
-"""The user's ids: one for each row, no two alike."""
+"""The user's ids: one for each row, no two alike. Rows without ids of their own are known by their numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import CountMismatch, DuplicateIds
 from mmdiff.formats.sources.base import Column
+from mmdiff.formats.store import Artifact
 from mmdiff.formats.strings import Strings
 from mmdiff.jit import kernel
 
@@ -28,6 +29,15 @@ def check(ids: Column, where: str) -> Ids:
         if values[first] == values[second]:
             raise DuplicateIds(f"{where}: id {values[first]!s} stands in row {first} and in row {second}. Make ids unique.")
     return values
+
+
+def ids_of(artifact: Artifact) -> Ids | range:
+    """The ids of an artifact's rows, by row."""
+    if "ids" in artifact:
+        return artifact.array("ids")
+    if "ids_offsets" in artifact:
+        return artifact.strings("ids")
+    return range(artifact.spec("vectors").shape[0])
 
 
 def take(ids: Ids, rows: NDArray[np.int64]) -> Ids:

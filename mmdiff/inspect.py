@@ -1,0 +1,167 @@
+"""What lies in a store, in figures: one line for each artifact, and for one artifact the statistics worth knowing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.classes import UNLABELLED, Classes
+from mmdiff.currency import made_from, reasons_stale
+from mmdiff.formats.errors import BadOption
+from mmdiff.formats.gc import find_garbage
+from mmdiff.formats.manifest import Json
+from mmdiff.formats.store import Artifact, Store
+from mmdiff.ids import ids_of
+
+# Statistics of values are taken on this many rows, spread evenly: enough for every digit that is shown.
+_SAMPLE_ROWS = 1 << 16
+_BINS = 24
+
+
+def overview(store: Store) -> Json:
+    """The store as a whole: its artifacts, and what `mmdiff gc` would remove."""
+    garbage = find_garbage(store)
+    return {
+        "store": str(store.path),
+        "artifacts": [_line(store, name) for name in store.names()],
+        "unnamed": [{"folder": str(item.folder), "bytes": item.bytes, "why": item.why} for item in garbage],
+    }
+
+
+def details(store: Store, name: str) -> Json:
+    """All there is to say of one artifact without printing its rows."""
+    artifact = store.open_artifact(name)
+    manifest = artifact.manifest
+    return {
+        **_line(store, name),
+        "schema": manifest.schema,
+        "parameters": manifest.parameters,
+        "inputs": manifest.inputs,
+        "facts": manifest.facts,
+        "arrays": {
+            array: {
+                "shape": list(entry.spec.shape),
+                "dtype": entry.spec.dtype,
+                "chunks": entry.spec.chunks,
+                "bytes": entry.spec.bytes_on_disk,
+            }
+            for array, entry in manifest.arrays.items()
+        },
+        "run": artifact.run,
+        "statistics": _STATISTICS[manifest.kind](artifact),
+    }
+
+
+def rows(store: Store, name: str, span: str) -> Iterator[Json]:
+    """Rows A to B-1 of an artifact, each with its id and labels."""
+    artifact = store.open_artifact(name)
+    if artifact.manifest.kind != "descriptors":
+        raise BadOption(f"--rows {span}: {name} has no rows to show. Artifacts descriptors/... have.")
+    vectors = artifact.array("vectors")
+    ids = ids_of(artifact)
+    classes = Classes.of(artifact)
+    labels = artifact.array("labels") if "labels" in artifact else np.full(len(vectors), UNLABELLED)
+    for row in range(*_span(span, len(vectors))):
+        own = [classes.title(int(label)) for label in np.atleast_1d(labels[row]) if label != UNLABELLED]
+        yield {"row": row, "id": _plain(ids[row]), "labels": own, "values": [round(float(value), 6) for value in vectors[row]]}
+
+
+def _plain(value: Any) -> int | str:
+    return value if isinstance(value, str) else int(value)
+
+
+def _line(store: Store, name: str) -> Json:
+    """What the overview says of one artifact."""
+    artifact = store.open_artifact(name)
+    manifest = artifact.manifest
+    return {
+        "artifact": name,
+        "object": artifact.id,
+        "kind": manifest.kind,
+        "what": _WHAT[manifest.kind](artifact),
+        "bytes": manifest.bytes_on_disk,
+        "made": artifact.run["started"],
+        "seconds": artifact.run["seconds"],
+        "made_from": made_from(artifact),
+        "stale": reasons_stale(store, artifact),
+    }
+
+
+def _span(span: str, length: int) -> tuple[int, int]:
+    """A:B as Python reads it, within what there is."""
+    start, colon, stop = span.partition(":")
+    try:
+        first, last, _ = slice(int(start) if start else None, int(stop) if stop else None).indices(length)
+    except ValueError:
+        colon = ""
+    if not colon:
+        raise BadOption(f"--rows {span}: not a range. Write A:B, for rows A to B-1.")
+    return first, last
+
+
+def _what_descriptors(artifact: Artifact) -> str:
+    vectors = artifact.spec("vectors")
+    classes = artifact.manifest.facts.get("classes")
+    return f"{vectors.shape[0]:,} x {vectors.shape[1]} {vectors.dtype}" + (f", {classes:,} classes" if classes else "")
+
+
+def _what_pca(artifact: Artifact) -> str:
+    facts = artifact.manifest.facts
+    if not facts["reduces"]:
+        return f"{facts['width']} dimensions, not reduced"
+    return f"{facts['width']} to {facts['dims']} dimensions, {facts['explained_variance']:.1%} of the variance"
+
+
+def _descriptor_statistics(artifact: Artifact) -> Json:
+    vectors = artifact.array("vectors")
+    step = -(-len(vectors) // _SAMPLE_ROWS)
+    norms = np.linalg.norm(vectors[::step].astype(np.float32), axis=1)
+    found: Json = {"norms": _distribution(norms)}
+    if "labels" in artifact:
+        found["labels"] = _label_statistics(artifact)
+    return found
+
+
+def _label_statistics(artifact: Artifact) -> Json:
+    labels, classes = artifact.array("labels"), Classes.of(artifact)
+    counts = np.bincount(labels[labels != UNLABELLED], minlength=len(classes))
+    labelled = int((labels != UNLABELLED).reshape(len(labels), -1).any(axis=1).sum())
+    order = np.argsort(-counts, kind="stable")
+    return {
+        "labelled": labelled,
+        "unlabelled": len(labels) - labelled,
+        "classes": len(classes),
+        "classes_without_rows": int((counts == 0).sum()),
+        "rows_per_class": _distribution(counts),
+        "largest": {classes.title(int(c)): int(counts[c]) for c in order[:3]},
+        "smallest": {classes.title(int(c)): int(counts[c]) for c in order[::-1][:3]},
+    }
+
+
+def _pca_statistics(artifact: Artifact) -> Json:
+    if "explained_variance" not in artifact:
+        return {}
+    cumulative = np.cumsum(artifact.array("explained_variance"))
+    at = sorted({min(1 << power, len(cumulative)) for power in range(0, 20, 2)} | {len(cumulative)})
+    return {"variance_explained_by_first": {str(n): round(float(cumulative[n - 1]), 4) for n in at}}
+
+
+def _distribution(values: NDArray[Any]) -> Json:
+    """The quantiles of some values, and a histogram between the least and the largest."""
+    low, quarter, median, three_quarters, high = (float(q) for q in np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
+    bins = 1 if high - low <= 1e-6 * abs(high) else _BINS
+    return {
+        "min": low,
+        "quarter": quarter,
+        "median": median,
+        "three_quarters": three_quarters,
+        "max": high,
+        "histogram": np.histogram(values, bins, (low, high) if bins > 1 else (low - 1, high + 1))[0].tolist(),
+    }
+
+
+_WHAT = {"descriptors": _what_descriptors, "pca": _what_pca}
+_STATISTICS = {"descriptors": _descriptor_statistics, "pca": _pca_statistics}
