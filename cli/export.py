@@ -1,2 +1,58 @@
-def command() -> None:
-    """In the making."""
+"""`mmdiff export`: an artifact as a file for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmdiff.cli import show
+from mmdiff.cli.errors import INTERRUPTED, fail
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+
+
+def command(
+    artifact: Annotated[
+        str, typer.Argument(metavar="ARTIFACT", help="What to export, e.g. `descriptors/background`.", show_default=False)
+    ],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="The file to write; its ending says how. `.npy`: one array. `.npz`: all arrays. `.parquet`, `.csv` (of "
+            "descriptors): a table of ids, labels and vectors.",
+            show_default=False,
+        ),
+    ],
+    array: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The array to export, e.g. `raw` or `labels`. Default: the vectors of descriptors, the components of a PCA.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StorePath = DEFAULT_STORE,
+    json: AsJson = False,
+) -> None:
+    """Write an artifact to a file that other tools read. A file that is there is replaced once the new one is whole.
+
+    `.npy` and `.npz` hold arrays as they are stored: labels are rows of the artifact's own table of classes (`class_numbers`,
+    `class_names`), -1 for none. `.parquet` and `.csv` hold your ids (else row numbers), and class names (else your numbers).
+    """
+    from mmdiff.export.stage import export
+    from mmdiff.formats.store import Store
+
+    try:
+        outcome = export(Store.open(store), artifact, file, array, show.progress)
+    except KeyboardInterrupt:
+        fail(f"interrupted. {file} is as it was before.", INTERRUPTED)
+    if json:
+        show.as_json(outcome.summary())
+        return
+    speed = outcome.bytes / outcome.seconds
+    show.result(
+        f"{outcome.file}: {outcome.rows:,} rows of {outcome.artifact}, {show.size(outcome.bytes)}, "
+        f"in {show.duration(outcome.seconds)} ({show.size(speed)}/s)"
+    )

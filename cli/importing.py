@@ -111,10 +111,10 @@ def command(
     if outcome.reused:
         show.result(f"{summary['artifact']}: already imported, nothing to do")
         return
-    speed = summary["input_bytes"] / outcome.seconds / 1e9
+    speed = summary["input_bytes"] / outcome.seconds
     show.result(
         f"{summary['artifact']}: {show.shape(summary['shape'])} {summary['dtype']}, {show.size(summary['bytes'])} on disk, "
-        f"in {show.duration(outcome.seconds)} ({speed:.2f} GB/s)"
+        f"in {show.duration(outcome.seconds)} ({show.size(speed)}/s)"
     )
     if outcome.chunks_found:
         show.result(f"  continued: {outcome.chunks_found} chunks were there from an interrupted run")

@@ -48,14 +48,13 @@ def _show_overview(found: dict[str, Any]) -> None:
     table = _table("artifact", "what", "on disk", "made", "from", "current")
     for number, line in enumerate(found["artifacts"]):
         last = number + 1 == len(found["artifacts"])
-        current = "[green]yes[/]" if not line["stale"] else "[yellow]no: " + "; ".join(line["stale"]) + "[/]"
         table.add_row(
             f"{'└' if last else '├'} [bold]{line['artifact']}[/]",
             line["what"],
             show.size(line["bytes"]),
             show.age(line["made"]),
             ", ".join(line["made_from"]),
-            current,
+            f"[{'yellow' if line['stale'] else 'green'}]{_current(line)}[/]",
         )
     show.result(found["store"])
     show.rich_result(table)
@@ -74,7 +73,7 @@ def _show_details(found: dict[str, Any]) -> None:
     for key, value in found["inputs"].items():
         name = value.get("artifact") or f"{value['source']} ({show.size(value['bytes'])})"
         facts.add_row(f"from {key}", f"{name}, {value.get('object') or value['digest']}")
-    facts.add_row("current", "yes" if not found["stale"] else "no: " + "; ".join(found["stale"]))
+    facts.add_row("current", _current(found))
     for key, value in {**found["parameters"], **found["facts"]}.items():
         facts.add_row(key.replace("_", " "), _plain(value))
     facts.add_row("peak memory", show.size(run["peak_memory"]))
@@ -116,6 +115,12 @@ def _show_rows(lines: Any) -> None:
         more = " ..." if len(line["values"]) > _VALUES_SHOWN else ""
         table.add_row(str(line["row"]), str(line["id"]), ", ".join(line["labels"]) or "-", values + more)
     show.rich_result(table)
+
+
+def _current(line: dict[str, Any]) -> str:
+    if line["stale"]:
+        return "no: " + "; ".join(line["stale"])
+    return "yes" if not line["gone"] else f"yes ({', '.join(line['gone'])} gone)"
 
 
 def _plain(value: Any) -> str:

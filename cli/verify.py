@@ -45,7 +45,8 @@ def command(
             place = ", ".join(part for part in (problem.artifact, problem.array, problem.chunk) if part)
             show.result(f"BAD {place}: {problem.what}\n    {problem.remedy}")
         verdict = f"{len(problems)} problems in" if problems else "ok:"
-        speed = f"{total / max(seconds, 1e-9) / 1e9:.1f} GB/s"
-        show.result(f"{verdict} {len(names)} artifacts, {show.size(total)} read in {show.duration(seconds)} ({speed})")
+        speed = show.size(total / max(seconds, 1e-9))
+        read = f"{show.size(total)} read in {show.duration(seconds)} ({speed}/s)"
+        show.result(f"{verdict} {len(names)} artifacts, {read}")
     if problems:
         raise typer.Exit(DAMAGED)

@@ -19,6 +19,8 @@ from mmdiff.formats.errors import Corrupt
 
 PAGE_BYTES = 4096
 CHUNK_BYTES = 64 << 20
+# What a process can address on the machines we know.
+_MOST_BYTES = 1 << 47
 DTYPES = ("float32", "float16", "uint8", "int8", "uint16", "uint32", "int32", "int64")
 
 
@@ -95,6 +97,8 @@ class ArraySpec:
             raise Corrupt(f"{where}: no array that mmdiff writes ({document}). Rebuild the artifact.")
         if spec.shape[0] < 0 or min(spec.shape[1:], default=1) < 1 or spec.rows_per_chunk < 1:
             raise Corrupt(f"{where}: impossible shape {spec.shape} in its manifest. Rebuild the artifact.")
+        if max(1, spec.chunks) * spec.chunk_bytes > _MOST_BYTES:
+            raise Corrupt(f"{where}: no machine holds an array of shape {spec.shape}. Rebuild the artifact.")
         if spec.chunk_bytes % PAGE_BYTES:
             raise Corrupt(f"{where}: chunks of {spec.chunk_bytes} bytes, not a multiple of {PAGE_BYTES}. Rebuild the artifact.")
         return spec

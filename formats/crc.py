@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+Advance = Callable[[int], None]
+
 TAIL_BYTES = 4
+
+# Small enough to stay in the second-level cache between the read and the checksum.
+_BLOCK_BYTES = 512 << 10
 
 
 def crc32c(data: NDArray[Any] | bytes, crc: int = 0) -> int:
@@ -16,6 +23,23 @@ def crc32c(data: NDArray[Any] | bytes, crc: int = 0) -> int:
     if isinstance(data, np.ndarray):
         data = data.reshape(-1).view(np.uint8)
     return int(google_crc32c.extend(crc, data))
+
+
+def crc32c_of_file(descriptor: int, size: int, advance: Advance = lambda _: None) -> int | None:
+    """The checksum of the next `size` bytes of an open file, None where it ends before; `advance` hears what has been read.
+
+    Read and not mapped: a disk that fails is an OSError here, and would be a SIGBUS there.
+    """
+    buffer = np.empty(min(size, _BLOCK_BYTES), np.uint8)
+    crc, left = 0, size
+    while left:
+        count = os.readv(descriptor, [buffer[:left].data])
+        if count == 0:
+            return None
+        crc = crc32c(buffer[:count], crc)
+        left -= count
+        advance(count)
+    return crc
 
 
 def tail(crc: int) -> bytes:

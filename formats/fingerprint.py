@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from mmdiff.formats.manifest import Json
 
@@ -26,7 +27,7 @@ def fingerprint(name: str, files: Sequence[Path]) -> Json:
     for file in files:
         with file.open("rb", buffering=0) as stream:
             length = os.fstat(stream.fileno()).st_size
-            digest.update(f"{file.name}\0{length}\0".encode())
+            digest.update(os.fsencode(file.name) + f"\0{length}\0".encode())
             if length <= _WHOLE_BYTES:
                 digest.update(stream.read())
             else:
@@ -43,13 +44,13 @@ def witness(files: Sequence[Path]) -> list[list[str | int]]:
     return [[str(file.resolve()), status.st_size, status.st_mtime_ns] for file, status in stats]
 
 
-def unchanged(seen: Sequence[Sequence[str | int]]) -> bool:
-    """Whether the files that a run read are still there as it saw them."""
+def state(seen: Sequence[Sequence[str | int]]) -> Literal["same", "changed", "gone"]:
+    """What has become of the files that a run read."""
     for path, size, modified in seen:
         try:
             status = Path(str(path)).stat()
         except OSError:
-            return False
+            return "gone"
         if (status.st_size, status.st_mtime_ns) != (size, modified):
-            return False
-    return True
+            return "changed"
+    return "same"

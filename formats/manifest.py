@@ -111,7 +111,11 @@ def run_json(run: Json) -> bytes:
 def parse_run(text: bytes, where: str) -> Json:
     found = attributes(text, where)
     run = found.get("run")
-    if not isinstance(run, dict) or found.get("digest") != _digest(run) or run_json(run) != text:
+    try:
+        sealed = isinstance(run, dict) and found.get("digest") == _digest(run) and run_json(run) == text
+    except ValueError:
+        sealed = False
+    if not sealed:
         raise Corrupt(f"{where}: the record of the run is damaged. Rebuild the artifact.")
     return run
 
@@ -121,15 +125,19 @@ def group_json(group_attributes: Json) -> bytes:
 
 
 def encode(document: Json) -> bytes:
-    """JSON that people can read, always the same bytes for the same content."""
-    return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """JSON that people can read, always the same bytes for the same content.
+
+    A file name that is no UTF-8 reaches us with lone surrogates; written out so, they are the escapes that JSON has for them.
+    """
+    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def attributes(text: bytes, where: str) -> Json:
     """The attributes of a zarr group."""
     try:
         found = json.loads(text)["attributes"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise Corrupt(f"{where}: not the metadata of a zarr group. Rebuild the artifact.")
@@ -148,6 +156,6 @@ def _array_entry(name: str, document: Any, where: str) -> ArrayEntry:
         crcs = tuple(int(crc, 16) for crc in document["crc32c"])
     except (KeyError, TypeError, ValueError):
         raise Corrupt(f"{where}, array {name}: unreadable checksums. Rebuild the artifact.") from None
-    if len(crcs) != spec.chunks:
+    if len(crcs) != spec.chunks or not all(0 <= crc < 1 << 32 for crc in crcs):
         raise Corrupt(f"{where}, array {name}: {len(crcs)} checksums for {spec.chunks} chunks. Rebuild the artifact.")
     return ArrayEntry(spec, crcs)

@@ -38,7 +38,8 @@ class FlatMap:
         self.size = spec.chunks * spec.chunk_bytes
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self.address = _map(None, self.size, _PROT_NONE, flags, -1)
-        weakref.finalize(self, _libc.munmap, self.address, self.size)
+        # Not at exit: whoever still reads then (a daemon thread, an exit handler) would find the ground gone.
+        weakref.finalize(self, _libc.munmap, self.address, self.size).atexit = False
 
     def place(self, chunk: int, descriptor: int) -> None:
         """Maps an open chunk file, without its checksum, where the chunk belongs."""

@@ -94,7 +94,9 @@ class Draft:
     def array(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
         """Declares an array, and finds what an interrupted run has already written of it."""
         writer = ArrayWriter(self._object / name, ArraySpec.fit(shape, dtype, rows_per_chunk))
-        needed, free = len(writer.missing) * writer.spec.file_bytes, seam.free_bytes(self._object)
+        declared = [*self.writers.values(), writer]
+        needed = sum(len(array.missing) * array.spec.file_bytes for array in declared)
+        free = seam.free_bytes(self._object)
         if needed > free:
             raise DiskFull(
                 f"{self.name}, array {name}: {needed:,} bytes are still to be written, but the disk has {free:,} free. "
@@ -159,14 +161,12 @@ class Publication:
 
     def __enter__(self) -> Self:
         _refuse_other_folders(self.store.path)
-        seam.make_folder(self.store.path)
         try:
             self._take(seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: `mmdiff gc` is running.")
             for name in self.names:
-                seam.make_folder(self._work(name))
                 lock = self._work(name) / "lock"
                 self._take(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
-                seam.describe_lock(self._locks[-1], self._holder)
+                seam.describe_lock(lock, self._locks[-1], self._holder)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -190,7 +190,7 @@ class Publication:
         for folder in sorted(self.store.objects.glob(f"{recipe.kind}-*")):
             with suppress(Corrupt):
                 artifact = self.store.open_object(f"objects/{folder.name}", folder.name)
-                same = artifact.manifest.follows(recipe) and artifact.run["witness"] == recipe.witness
+                same = artifact.manifest.follows(recipe) and artifact.run.get("witness") == recipe.witness
                 if same and not any(problems_of_files(artifact)):
                     return artifact
         return None
@@ -202,7 +202,7 @@ class Publication:
 
     def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
         """Makes a finished draft an object, which has no name yet."""
-        self._mark(self.store.objects)
+        self._mark(self.store.objects, self._work(draft.name))
         object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.witness})
         self._unnamed[draft.name] = self.store.objects / object_name
         return self.store.open_object(draft.name, object_name)
@@ -210,9 +210,12 @@ class Publication:
     def link(self, artifacts: Mapping[str, Artifact]) -> None:
         """Gives objects their names: from here on they are what readers find."""
         for name, artifact in artifacts.items():
-            if self.store.object_name(name) != artifact.folder.name:
-                self._mark((self.store.path / name).parent)
-                seam.point(self.store.path / name, f"../objects/{artifact.folder.name}", self._work(name))
+            link, target = self.store.path / name, f"../objects/{artifact.folder.name}"
+            if not link.is_symlink() or str(link.readlink()) != target:
+                if link.exists() and not link.is_symlink():
+                    raise Corrupt(f"{link}: not a name that mmdiff gave, but a file or folder. Move it elsewhere.")
+                self._mark(link.parent, self._work(name))
+                seam.point(link, target, self._work(name))
             self._unnamed.pop(name, None)
             self._done.add(name)
 
@@ -230,21 +233,19 @@ class Publication:
     def _work(self, name: str) -> Path:
         return self.store.work / name.replace("/", ".")
 
-    def _mark(self, namespace: Path) -> None:
+    def _mark(self, namespace: Path, scratch: Path) -> None:
         """Makes the store, and one of its folders, zarr groups."""
         for folder, text in ((self.store.path, STORE_JSON), (namespace, NAMESPACE_JSON)):
             if not (folder / "zarr.json").exists():
-                seam.make_folder(folder)
-                seam.write_file(folder / "zarr.json", text)
-                seam.sync_folder(folder)
+                seam.place_file(folder / "zarr.json", text, scratch)
 
     def _unmark(self) -> None:
-        """Leaves no trace of a store that nothing was ever published to."""
-        folders = (self.store.objects, self.store.path)
-        if {entry.name for entry in _entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
+        """Leaves no trace of a store that nothing was ever published to, unless another run is about to."""
+        unused = {entry.name for entry in _entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
             entry.is_dir() for entry in _entries(self.store.objects)
-        ):
-            for folder in folders:
+        )
+        if unused and self._locks and seam.make_exclusive(self._locks[0]):
+            for folder in (self.store.objects, self.store.path):
                 seam.remove_file(folder / "zarr.json")
                 seam.remove_empty_folder(folder)
 
@@ -284,7 +285,7 @@ def _refuse_other_folders(path: Path) -> None:
         raise BadOption(f"{path}: a file, not a folder. Name another place for the store with --store.")
     if (path / "zarr.json").exists():
         Store.open(path)
-    elif any(entry.name not in ("work", "zarr.json.part") for entry in _entries(path)):
+    elif any(entry.name != "work" for entry in _entries(path)):
         raise BadOption(f"{path}: a folder with other files in it, not a store. Name a new folder with --store.")
 
 

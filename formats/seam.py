@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,24 @@ Bytes = bytes | NDArray[Any]
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
+# How often a lock is looked for whose folder other runs keep removing, before we take it that it cannot be made.
+_ATTEMPTS = 100
+
 
 def make_folder(folder: Path) -> None:
     """Makes a folder and its parents, each on the disk before the next."""
     if not folder.is_dir():
         make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        with _room_for(folder):
+            folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
 
 
 def write_file(path: Path, *pieces: Bytes) -> None:
     """Writes a file that has its name only when it is whole; room is claimed first, so that a full disk is an error here."""
     unfinished = path.with_name(path.name + ".part")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    with _room_for(path):
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         with _room_for(path):
             views = [
@@ -51,6 +56,15 @@ def write_file(path: Path, *pieces: Bytes) -> None:
     finally:
         os.close(descriptor)
     unfinished.rename(path)
+
+
+def place_file(path: Path, text: bytes, scratch: Path) -> None:
+    """Writes a file that other runs may be writing at the same time; it is made in the scratch folder, which is ours alone."""
+    make_folder(path.parent)
+    made = scratch / path.name
+    write_file(made, text)
+    made.replace(path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -73,8 +87,8 @@ def point(name: Path, target: str, scratch: Path) -> None:
     make_folder(name.parent)
     link = scratch / "link"
     link.unlink(missing_ok=True)
-    link.symlink_to(target)
     with _room_for(name):
+        link.symlink_to(target)
         link.replace(name)
     sync_folder(name.parent)
 
@@ -85,12 +99,9 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_empty_folder(folder: Path) -> None:
-    """Removes a folder if there is nothing in it."""
-    try:
+    """Removes a folder if there is nothing in it, and if it can be removed: a mounted disk stays, empty as it is."""
+    with suppress(OSError):
         folder.rmdir()
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-            raise
 
 
 def remove_file(path: Path) -> None:
@@ -99,30 +110,24 @@ def remove_file(path: Path) -> None:
 
 def open_lock(path: Path) -> int | None:
     """Takes the lock that a file stands for; None when another process has it. The lock ends with the descriptor."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if not _try_lock(descriptor, fcntl.LOCK_EX):
-            os.close(descriptor)
-            return None
-        # Its last holder may have removed the file between our open and our lock: then we hold a lock on nothing.
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-        os.close(descriptor)
+    return _lock(path, path.parent, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
 
 
 def lock_folder(folder: Path, exclusive: bool) -> int | None:
     """Locks a folder against exclusive holders, or exclusively; None when that has to wait."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    if _try_lock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
-        return descriptor
-    os.close(descriptor)
-    return None
+    return _lock(folder, folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
 
 
-def describe_lock(descriptor: int, holder: bytes) -> None:
+def make_exclusive(descriptor: int) -> bool:
+    """Turns a lock that we share into one of our own, if nobody else shares it; if not, it may be lost."""
+    return _try_lock(descriptor, fcntl.LOCK_EX)
+
+
+def describe_lock(path: Path, descriptor: int, holder: bytes) -> None:
     """Writes into a lock that we hold who we are, for those who find it taken."""
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, holder, 0)
+    with _room_for(path):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder, 0)
 
 
 def free_bytes(folder: Path) -> int:
@@ -131,6 +136,28 @@ def free_bytes(folder: Path) -> int:
         folder = folder.parent
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
+
+
+def _lock(path: Path, folder: Path, flags: int, operation: int) -> int | None:
+    """Opens and locks a path within a folder, which is made where needed.
+
+    Its last holder may remove either while we look: then there is nothing to open, or we hold a lock on nothing.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            make_folder(folder)
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            if attempt == _ATTEMPTS:
+                raise
+            continue
+        if not _try_lock(descriptor, operation):
+            os.close(descriptor)
+            return None
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
+    return None
 
 
 def _try_lock(descriptor: int, operation: int) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.arrays import ArraySpec
-from mmdiff.formats.crc import TAIL_BYTES, crc32c, tail
+from mmdiff.formats.crc import TAIL_BYTES, Advance, crc32c_of_file, tail
 from mmdiff.formats.errors import BadOption, Corrupt, Missing
 from mmdiff.formats.manifest import (
     ArrayEntry,
@@ -83,10 +83,7 @@ class Artifact:
         """All chunks of an array as one flat, read-only, memory-mapped ndarray."""
         entry = self._entry(array)
         self.check_metadata(array)
-        mapped = map_chunks(entry.spec, self._checked_chunks(array, entry))
-        if mapped.nbytes <= CHECKED_ON_OPEN:
-            self._check_content(array, entry, mapped)
-        return mapped
+        return map_chunks(entry.spec, self._checked_chunks(array, entry))
 
     def strings(self, column: str) -> Strings:
         """A column of strings, whose offsets are checked before anybody follows them."""
@@ -117,25 +114,18 @@ class Artifact:
             raise Corrupt(f"{self.name}, array {array}: zarr.json is not what the manifest says. {self.remedy}")
 
     def _checked_chunks(self, array: str, entry: ArrayEntry) -> Iterator[int]:
+        small = entry.spec.bytes_on_disk <= CHECKED_ON_OPEN
         for chunk, crc in enumerate(entry.crcs):
             try:
                 descriptor = open_chunk(self.folder / array, entry.spec, chunk, crc)
+                try:
+                    if small:
+                        check_content(descriptor, entry.spec, chunk, crc)
+                    yield descriptor
+                finally:
+                    os.close(descriptor)
             except Corrupt as error:
                 raise Corrupt(f"{self.name}, array {array}: {error} {self.remedy}") from None
-            try:
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    def _check_content(self, array: str, entry: ArrayEntry, mapped: NDArray[Any]) -> None:
-        spec = entry.spec
-        for chunk, crc in enumerate(entry.crcs):
-            start, stop = spec.rows(chunk)
-            padding = np.zeros((start + spec.rows_per_chunk - stop) * spec.row_bytes, np.uint8)
-            if crc32c(padding, crc32c(mapped[start:stop])) != crc:
-                raise Corrupt(
-                    f"{self.name}, array {array}: chunk {spec.chunk_file(chunk)} does not match its checksum. {self.remedy}"
-                )
 
 
 @dataclass(frozen=True)
@@ -149,12 +139,16 @@ class Store:
         """The store at a path: one that has been published to, or one whose first run was interrupted."""
         marker = path / "zarr.json"
         if not marker.exists():
+            if (path / "objects").is_dir():
+                remedy = f"Write this into it: {STORE_JSON.decode()}"
+                raise Corrupt(f"{path}: a store that has lost its {marker.name}. {remedy}")
             if (path / "work").is_dir():
                 return cls(path)
             raise Missing(
                 f"{path}: no store here. Make one with `mmdiff import FILE --role background`, or name yours with --store."
             )
-        schema = attributes(read_file(marker, str(path)), str(marker)).get("mmdiff_store", {}).get("schema")
+        mark = attributes(read_file(marker, str(path)), str(marker)).get("mmdiff_store")
+        schema = mark.get("schema") if isinstance(mark, dict) else None
         if schema != STORE_SCHEMA:
             raise Corrupt(
                 f"{path}: a store of schema {schema}; this mmdiff reads schema {STORE_SCHEMA}. Use the version that wrote it."
@@ -176,7 +170,7 @@ class Store:
             for space in NAMESPACES
             if (self.path / space).is_dir()
             for entry in sorted((self.path / space).iterdir())
-            if entry.is_symlink()
+            if entry.is_symlink() and is_name(f"{space}/{entry.name}")
         ]
 
     def object_name(self, name: str) -> str | None:
@@ -213,8 +207,12 @@ class Store:
         return Artifact(name, folder, manifest)
 
 
+def is_name(name: str) -> bool:
+    return _ARTIFACT_NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> str:
-    if not _ARTIFACT_NAME.fullmatch(name):
+    if not is_name(name):
         raise BadOption(
             f"{name!r} is no name of an artifact. Names look like descriptors/background; `mmdiff inspect` lists them."
         )
@@ -225,22 +223,35 @@ def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
     """A descriptor of a chunk file whose size and checksum bytes are those of the manifest."""
     file = spec.chunk_file(chunk)
     try:
-        descriptor = os.open(folder / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(folder / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error.strerror})"
         raise Corrupt(f"chunk {file} {problem}.") from None
     status = os.fstat(descriptor)
     problem = ""
-    if not stat.S_ISREG(status.st_mode):
-        problem = "is not a plain file"
-    elif status.st_size != spec.file_bytes:
-        problem = f"has {status.st_size:,} bytes instead of {spec.file_bytes:,}"
-    elif os.pread(descriptor, TAIL_BYTES, spec.chunk_bytes) != tail(crc):
-        problem = "is not the chunk that was published (another checksum)"
+    try:
+        if not stat.S_ISREG(status.st_mode):
+            problem = "is not a plain file"
+        elif status.st_size != spec.file_bytes:
+            problem = f"has {status.st_size:,} bytes instead of {spec.file_bytes:,}"
+        elif os.pread(descriptor, TAIL_BYTES, spec.chunk_bytes) != tail(crc):
+            problem = "is not the chunk that was published (another checksum)"
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
     if problem:
         os.close(descriptor)
         raise Corrupt(f"chunk {file} {problem}.")
     return descriptor
+
+
+def check_content(descriptor: int, spec: ArraySpec, chunk: int, crc: int, advance: Advance = lambda _: None) -> None:
+    """Raises Corrupt unless an open chunk file holds what was published, to the last byte."""
+    try:
+        found = crc32c_of_file(descriptor, spec.chunk_bytes, advance)
+    except OSError as error:
+        raise Corrupt(f"chunk {spec.chunk_file(chunk)} cannot be read ({error.strerror}).") from None
+    if found != crc:
+        raise Corrupt(f"chunk {spec.chunk_file(chunk)} does not match its checksum.")
 
 
 def read_file(path: Path, where: str) -> bytes:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+# Strings that are copied at a time: their places are eight times as large as they are.
+_BLOCK = 1 << 16
+
 
 @dataclass(frozen=True)
 class Strings:
@@ -39,5 +42,10 @@ class Strings:
         lengths = self.offsets[rows + 1] - self.offsets[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        source = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Strings(offsets, self.utf8[source])
+        utf8 = np.empty(offsets[-1], np.uint8)
+        for start in range(0, len(rows), _BLOCK):
+            block = slice(start, min(start + _BLOCK, len(rows)))
+            low, high = offsets[block.start], offsets[block.stop]
+            shift = np.repeat(self.offsets[rows[block]] - offsets[block], lengths[block])
+            utf8[low:high] = self.utf8[shift + np.arange(low, high)]
+        return Strings(offsets, utf8)

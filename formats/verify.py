@@ -7,24 +7,17 @@ the checksum of each chunk. So a flipped bit, a chunk from another array, a file
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mmdiff.formats.arrays import ArraySpec
-from mmdiff.formats.crc import crc32c, tail
+from mmdiff.formats.crc import Advance, crc32c_of_file, tail
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.kinds import problems_of_content
-from mmdiff.formats.store import NAMESPACE_JSON, NAMESPACES, STORE_JSON, Artifact, Store, open_chunk
-
-Advance = Callable[[int], None]
-
-# Small enough to stay in the second-level cache between the read and the checksum.
-_BLOCK_BYTES = 512 << 10
+from mmdiff.formats.store import NAMESPACE_JSON, NAMESPACES, STORE_JSON, Artifact, Store, check_content, is_name, open_chunk
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,8 @@ def verify_frame(store: Store) -> Iterator[Problem]:
             yield Problem(_relative(store, folder), None, None, "zarr.json is missing or was changed", remedy)
     for space in NAMESPACES:
         for path in sorted((store.path / space).glob("*")):
-            if not path.is_symlink() and path.name != "zarr.json":
+            named = path.is_symlink() and is_name(_relative(store, path))
+            if not named and path.name != "zarr.json":
                 yield Problem(_relative(store, path), None, None, "not an artifact of mmdiff", "Move it elsewhere.")
 
 
@@ -113,14 +107,16 @@ def problems_of_files(artifact: Artifact, advance: Advance = lambda _: None) -> 
 def chunk_is_whole(path: Path, spec: ArraySpec) -> int | None:
     """The checksum of a chunk file that is complete and matches it; None for any other."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         if os.fstat(descriptor).st_size != spec.file_bytes:
             return None
-        crc = _checksum(descriptor, spec.chunk_bytes, lambda _: None)
-        return crc if os.read(descriptor, 5) == tail(crc) else None
+        crc = crc32c_of_file(descriptor, spec.chunk_bytes)
+        return crc if crc is not None and os.read(descriptor, 5) == tail(crc) else None
+    except OSError:
+        return None
     finally:
         os.close(descriptor)
 
@@ -128,29 +124,13 @@ def chunk_is_whole(path: Path, spec: ArraySpec) -> int | None:
 def _problem_of_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advance: Advance) -> str | None:
     try:
         descriptor = open_chunk(folder, spec, chunk, crc)
+        try:
+            check_content(descriptor, spec, chunk, crc, advance)
+        finally:
+            os.close(descriptor)
     except Corrupt as error:
         return str(error)
-    try:
-        if _checksum(descriptor, spec.chunk_bytes, advance) != crc:
-            return f"chunk {spec.chunk_file(chunk)} does not match its checksum."
-    except OSError as error:
-        return f"chunk {spec.chunk_file(chunk)} cannot be read ({error.strerror})."
-    finally:
-        os.close(descriptor)
     return None
-
-
-def _checksum(descriptor: int, size: int, advance: Advance) -> int:
-    buffer = np.empty(min(size, _BLOCK_BYTES), np.uint8)
-    crc, left = 0, size
-    while left:
-        count = os.readv(descriptor, [buffer[:left].data])
-        if count == 0:
-            return -1
-        crc = crc32c(buffer[:count], crc)
-        left -= count
-        advance(count)
-    return crc
 
 
 def _surplus(artifact: Artifact, folder: Path, expected: set[str], array: str | None) -> Iterator[Problem]:

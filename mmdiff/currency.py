@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from mmdiff.formats.fingerprint import unchanged
+from mmdiff.formats.fingerprint import state
 from mmdiff.formats.store import Artifact, Store
 
 
 def made_from(artifact: Artifact) -> list[str]:
-    """What an artifact was made from, by the names that people know."""
-    return [entry.get("artifact") or entry["source"] for entry in artifact.manifest.inputs.values()]
+    """What an artifact was made from, by the names that people know: its source, other files, other artifacts."""
+    inputs = sorted(artifact.manifest.inputs.items(), key=lambda item: (item[0] != "source", "artifact" in item[1]))
+    return [entry.get("artifact") or entry["source"] for _, entry in inputs]
 
 
 def reasons_stale(store: Store, artifact: Artifact) -> list[str]:
@@ -18,6 +19,12 @@ def reasons_stale(store: Store, artifact: Artifact) -> list[str]:
         if "artifact" in entry:
             if store.id(entry["artifact"]) != entry["object"]:
                 reasons.append(f"{entry['artifact']} has changed since")
-        elif not unchanged(artifact.run["witness"][key]):
-            reasons.append(f"{entry['source']} has changed since, or is gone")
+        elif state(artifact.run["witness"][key]) == "changed":
+            reasons.append(f"{entry['source']} has changed since")
     return reasons
+
+
+def sources_gone(artifact: Artifact) -> list[str]:
+    """The user's files that are no longer where they were read; the artifact does not need them."""
+    inputs = artifact.manifest.inputs.items()
+    return [entry["source"] for key, entry in inputs if "source" in entry and state(artifact.run["witness"][key]) == "gone"]

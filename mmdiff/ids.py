@@ -24,8 +24,8 @@ def check(ids: Column, where: str) -> Ids:
         raise CountMismatch(f"{where}, row {int(missing.argmax())}: no id. Give every row an id.")
     keys = hash_strings(values.offsets, values.utf8) if isinstance(values, Strings) else values
     order = np.argsort(keys, kind="stable")
-    for place in np.flatnonzero(keys[order][1:] == keys[order][:-1]):
-        first, second = int(order[place]), int(order[place + 1])
+    alike = np.flatnonzero(keys[order][1:] == keys[order][:-1])
+    for first, second in sorted(zip(order[alike].tolist(), order[alike + 1].tolist(), strict=True)):
         if values[first] == values[second]:
             raise DuplicateIds(f"{where}: id {values[first]!s} stands in row {first} and in row {second}. Make ids unique.")
     return values

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.classes import UNLABELLED, Classes
-from mmdiff.currency import made_from, reasons_stale
+from mmdiff.currency import made_from, reasons_stale, sources_gone
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.gc import find_garbage
 from mmdiff.formats.manifest import Json
@@ -87,6 +87,7 @@ def _line(store: Store, name: str) -> Json:
         "seconds": artifact.run["seconds"],
         "made_from": made_from(artifact),
         "stale": reasons_stale(store, artifact),
+        "gone": sources_gone(artifact),
     }
 
 

@@ -52,8 +52,15 @@ class Kept:
         rows = self.kept[start:stop]
         if len(rows) == 0:
             return np.empty((0, self.width), self.dtype)
-        block = self.source.read(int(rows[0]), int(rows[-1]) + 1)
-        return block if len(block) == len(rows) else block[rows - rows[0]]
+        if rows[-1] - rows[0] + 1 == len(rows):
+            return self.source.read(int(rows[0]), int(rows[-1]) + 1)
+        # Between two good rows there may be any number of bad ones, so they are not read in one piece.
+        block, done = np.empty((len(rows), self.width), self.dtype), 0
+        span = rows_per_block(self.source)
+        for near in np.split(rows, np.flatnonzero(np.diff(rows // span)) + 1):
+            block[done : done + len(near)] = self.source.read(int(near[0]), int(near[-1]) + 1)[near - near[0]]
+            done += len(near)
+        return block
 
     def locate(self, row: int) -> str:
         return self.source.locate(row if self.kept is None else int(self.kept[row]))
@@ -65,12 +72,18 @@ class Kept:
     def dropped(self) -> NDArray[np.int64]:
         if self.kept is None:
             return np.empty(0, np.int64)
-        return np.setdiff1d(np.arange(self.source.rows), self.kept, assume_unique=True)
+        bad = np.ones(self.source.rows, bool)
+        bad[self.kept] = False
+        return np.flatnonzero(bad)
+
+
+def rows_per_block(source: Source) -> int:
+    return max(1, _BLOCK_BYTES // (source.width * source.dtype.itemsize))
 
 
 def drop_bad_rows(source: Source, progress: Progress) -> Kept:
     """The good rows of a source, with the number of those left out for each reason."""
-    size = max(1, _BLOCK_BYTES // (source.width * source.dtype.itemsize))
+    size = rows_per_block(source)
     starts = range(0, source.rows, size)
 
     def conditions(start: int) -> NDArray[np.uint8]:

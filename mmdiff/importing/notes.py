@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mmdiff.classes import UNLABELLED, Classes
-from mmdiff.formats.errors import BadLabels
+from mmdiff.formats.errors import BadLabels, Corrupt
 from mmdiff.formats.store import Artifact, Store
 from mmdiff.importing import space as spaces
 
@@ -13,9 +13,15 @@ _SHOWN = 5
 
 
 def notes_on(store: Store, imported: str) -> list[str]:
-    """Sentences for the user, after one role was imported."""
-    others = [f"descriptors/{role}" for role in ("background", "seeds", "test")]
-    artifacts = {name: store.open_artifact(name) for name in others if store.id(name) is not None}
+    """Sentences for the user, after one role was imported; damage to another role is worth one, and no reason to fail."""
+    artifacts: dict[str, Artifact] = {}
+    damage = []
+    for name in (f"descriptors/{role}" for role in ("background", "seeds", "test")):
+        try:
+            if store.id(name) is not None:
+                artifacts[name] = store.open_artifact(name)
+        except Corrupt as error:
+            damage.append(str(error))
     stale = [
         f"{name} was made with another {spaces.NAME}: import it again."
         for name, artifact in artifacts.items()
@@ -23,7 +29,7 @@ def notes_on(store: Store, imported: str) -> list[str]:
     ]
     seeds = artifacts.get("descriptors/seeds")
     labelled = [name for name in artifacts if name != "descriptors/seeds" and imported in ("seeds", name.split("/")[1])]
-    return stale + [note for name in labelled if seeds for note in _unseen(artifacts[name], seeds)]
+    return damage + stale + [note for name in labelled if seeds for note in _unseen(artifacts[name], seeds)]
 
 
 def unseen_classes(artifact: Artifact, seeds: Artifact) -> list[str]:
@@ -41,6 +47,8 @@ def _unseen(artifact: Artifact, seeds: Artifact) -> list[str]:
         unseen = unseen_classes(artifact, seeds)
     except BadLabels as error:
         return [f"{artifact.name}: {error}"]
+    except Corrupt as error:
+        return [str(error)]
     if not unseen:
         return []
     shown = ", ".join(unseen[:_SHOWN]) + (", ..." if len(unseen) > _SHOWN else "")

@@ -39,7 +39,7 @@ def train(source: Source, dims: int, progress: Progress) -> Reduction:
             f"{source.name}: a PCA to {dims} dimensions needs as many rows, but there are {source.rows}. "
             f"Keep all {source.width} dimensions with --dims {source.width}, or use at most --dims {source.rows}."
         )
-    origin = np.zeros(source.width, np.float32)
+    origin = np.zeros(source.width)
     total = np.zeros(source.width)
     products = np.zeros((source.width, source.width))
     count = 0
@@ -47,10 +47,11 @@ def train(source: Source, dims: int, progress: Progress) -> Reduction:
         for rows in _sample(source):
             if count == 0:
                 # Sums around a value near the mean lose no digits where descriptors are far from zero.
-                origin = rows.mean(axis=0)
-            rows -= origin
-            total += rows.sum(axis=0, dtype=np.float64)
-            products += rows.T @ rows
+                origin = rows.mean(axis=0, dtype=np.float64)
+            # In float64: the squares of float32 overflow from 1e19 on, and vanish below 1e-23.
+            centred = rows - origin
+            total += centred.sum(axis=0)
+            products += centred.T @ centred
             count += len(rows)
             advance(len(rows))
     shift = total / count

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmdiff.classes import Classes
 from mmdiff.formats.arrays import even_rows_per_chunk
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadLabels, BadOption
 from mmdiff.formats.fingerprint import fingerprint, witness
 from mmdiff.formats.manifest import Json, Recipe
 from mmdiff.formats.publish import ArrayWriter, Draft, Publication
@@ -27,6 +28,7 @@ from mmdiff.importing import space as spaces
 from mmdiff.importing.columns import Columns, read_columns
 from mmdiff.importing.kept import Kept, drop_bad_rows
 from mmdiff.importing.notes import notes_on
+from mmdiff.importing.rows import as_float32
 from mmdiff.importing.space import Space
 from mmdiff.progress import Progress, silent
 from mmdiff.runs import Run
@@ -105,6 +107,7 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
     _refuse_contradictions(Store(path), request)
     source = open_source(request.sources)
     columns = read_columns(source, request.labels, request.ids, request.class_names, request.role)
+    _refuse_other_classes(Store(path), request, columns)
     inputs = _inputs(request, source)
     names = [request.name, spaces.NAME] if request.makes_space else [request.name]
     with Publication(path, names, request.command) as publication:
@@ -136,6 +139,15 @@ def _refuse_contradictions(store: Store, request: Request) -> None:
         raise BadOption(f"--no-background: the store {store.path} has one. Leave the option out, or use another store.")
     if request.class_names is not None and request.labels is None:
         raise BadOption("--class-names: there are no labels that it could name. Give them with --labels FILE.")
+
+
+def _refuse_other_classes(store: Store, request: Request, columns: Columns) -> None:
+    """Labels that cannot be brought to the classes of the seeds are refused now, and not when they are needed."""
+    if request.role != "seeds" and columns.classes is not None and store.id("descriptors/seeds") is not None:
+        try:
+            columns.classes.columns_in(Classes.of(store.open_artifact("descriptors/seeds")))
+        except BadLabels as error:
+            raise BadLabels(f"{request.labels}: {error}") from None
 
 
 def _inputs(request: Request, source: Source) -> Json:
@@ -184,6 +196,8 @@ def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: 
     def convert(chunk: int) -> int:
         start, stop = vectors.spec.rows(chunk)
         block = rows.read(start, stop)
+        if block.dtype == np.float64:
+            block = as_float32(block)
         if raw is not None and chunk not in raw.crcs:
             raw.write(chunk, block)
         values = space.project(block, lambda row: rows.locate(start + row))

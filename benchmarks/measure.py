@@ -1,0 +1,99 @@
+"""Measuring: the best of several runs, processes watched from outside, and what the machine is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from mmdiff.formats.manifest import Json
+
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A command that ended: its time, and the most anonymous memory it was seen to hold."""
+
+    seconds: float
+    anonymous_bytes: int
+    output: str
+
+    @property
+    def megabytes(self) -> float:
+        return self.anonymous_bytes / 1e6
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something measured, beside a peer that was measured in the same run."""
+
+    key: str
+    what: str
+    ours: float
+    peer: str
+    theirs: float
+    unit: str
+    more_is_better: bool = True
+
+    @property
+    def ratio(self) -> float:
+        """How many times better ours is."""
+        return self.ours / self.theirs if self.more_is_better else self.theirs / self.ours
+
+
+def best_of(runs: int, measure: Callable[[], Watched], prepare: Callable[[], None] = lambda: None) -> Watched:
+    """The quickest of several runs: what disturbs a run only ever makes it slower."""
+    watched = []
+    for _ in range(runs):
+        prepare()
+        watched.append(measure())
+    return min(watched, key=lambda run: run.seconds)
+
+
+def watch(command: Sequence[str | Path]) -> Watched:
+    """Runs a command to its end."""
+    start = time.perf_counter()
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    most = 0
+    while process.poll() is None:
+        most = max(most, anonymous_bytes(process.pid))
+        time.sleep(_POLL_SECONDS)
+    seconds = time.perf_counter() - start
+    output = process.stdout.read() if process.stdout else ""
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} failed: {output}")
+    return Watched(seconds, most, output)
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Memory of a process that is not a file's."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+def machine() -> Json:
+    """What the figures were measured on."""
+    root = Path(__file__).parent.parent
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ""
+    )
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    names = ("mmdiff", "numpy", "numba", "zarr", "google-crc32c")
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
+    }

@@ -1,0 +1,36 @@
+"""`make demo`: the main job on a small sample of real descriptors, in a store of its own, as a user would type it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STORE = "demo-store"
+COMMANDS = (
+    "mmdiff import tests/sample/background.npy --role background",
+    "mmdiff import tests/sample/seeds.npy --labels tests/sample/seed_labels.npy"
+    " --class-names tests/sample/class_names.json --role seeds",
+    "mmdiff import tests/sample/test.npy --labels tests/sample/test_labels.npy --role test",
+    "mmdiff inspect",
+    "mmdiff inspect descriptors/seeds",
+    "mmdiff verify",
+)
+
+
+def main() -> None:
+    shutil.rmtree(ROOT / STORE, ignore_errors=True)
+    for command in COMMANDS:
+        sys.stdout.write(f"\n$ {command}\n")
+        sys.stdout.flush()
+        program, *arguments = shlex.split(command)
+        script = Path(sys.executable).parent / program
+        subprocess.run([script, *arguments, "--store", STORE], cwd=ROOT, check=True)
+    sys.stdout.write(f"\nThe store is in {STORE}/; look around with: .venv/bin/mmdiff inspect --store {STORE}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""`.npy` and `.npz`: arrays as they are stored, streamed from the map into the file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO
+from zipfile import ZipFile, ZipInfo
+
+import numpy as np
+from numpy.lib import format as npy
+
+from mmdiff.export.reading import CheckedArray
+from mmdiff.formats.store import Artifact
+from mmdiff.progress import Advance, Progress
+
+
+def write_npy(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], progress: Progress) -> None:
+    """The one array that was asked for."""
+    with progress(f"exporting {artifact.name}", _bytes_of(artifact, arrays), "bytes") as advance:
+        _write_array(CheckedArray(artifact, arrays[0]), stream, advance)
+
+
+def write_npz(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], progress: Progress) -> None:
+    """Arrays under their names, uncompressed, so that others can map them within the file."""
+    with (
+        progress(f"exporting {artifact.name}", _bytes_of(artifact, arrays), "bytes") as advance,
+        ZipFile(stream, "w") as archive,
+    ):
+        for name in arrays:
+            # A ZipInfo without a date: the same artifact gives the same file.
+            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                _write_array(CheckedArray(artifact, name), entry, advance)
+
+
+def _bytes_of(artifact: Artifact, arrays: Sequence[str]) -> int:
+    return sum(artifact.spec(name).shape[0] * artifact.spec(name).row_bytes for name in arrays)
+
+
+def _write_array(array: CheckedArray, stream: IO[bytes], advance: Advance) -> None:
+    dtype = np.dtype(array.spec.dtype).newbyteorder("<")
+    npy.write_array_header_1_0(stream, {"descr": dtype.str, "fortran_order": False, "shape": array.spec.shape})
+    for block in array.blocks():
+        stream.write(block.reshape(-1).view(np.uint8).data)
+        advance(block.nbytes)

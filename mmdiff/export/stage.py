@@ -1,0 +1,86 @@
+"""`mmdiff export`: from an artifact to a file that other tools read. What can be written depends on the artifact's kind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from mmdiff.export.csvs import write_csv
+from mmdiff.export.numpys import write_npy, write_npz
+from mmdiff.export.parquet import write_parquet
+from mmdiff.export.target import check_place, whole_file
+from mmdiff.formats.errors import BadOption
+from mmdiff.formats.manifest import Json
+from mmdiff.formats.store import Artifact, Store
+from mmdiff.progress import Progress, silent
+
+Writer = Callable[[Artifact, Sequence[str], IO[bytes], Progress], None]
+"""Writes the given arrays of an artifact; those that write one array get one."""
+
+
+@dataclass(frozen=True)
+class Exports:
+    """What a kind of artifact can be exported to, by the ending of the file, and which of its arrays is the main one."""
+
+    main: str | None
+    writers: Mapping[str, Writer]
+
+
+_ARRAYS: dict[str, Writer] = {".npy": write_npy, ".npz": write_npz}
+_ANY_KIND = Exports(None, _ARRAYS)
+_BY_KIND = {
+    "descriptors": Exports("vectors", {**_ARRAYS, ".parquet": write_parquet, ".csv": write_csv}),
+    "pca": Exports("components", _ARRAYS),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an export came to."""
+
+    artifact: str
+    file: str
+    format: str
+    rows: int
+    bytes: int
+    seconds: float
+
+    def summary(self) -> Json:
+        """The outcome as plain values."""
+        return asdict(self) | {"seconds": round(self.seconds, 3)}
+
+
+def export(store: Store, name: str, file: Path, array: str | None = None, progress: Progress = silent) -> Outcome:
+    """Writes an artifact, or one array of it, to `file`, which is replaced when the new one is whole."""
+    clock = time.perf_counter()
+    artifact = store.open_artifact(name)
+    exports = _BY_KIND.get(artifact.manifest.kind, _ANY_KIND)
+    ending = file.suffix.lower()
+    if ending not in exports.writers:
+        endings = ", ".join(exports.writers)
+        raise BadOption(f"{file}: {name} can be exported to {endings}. Choose a file with one of these endings.")
+    arrays = _arrays(artifact, exports, ending, array)
+    check_place(file, store)
+    with whole_file(file) as stream:
+        exports.writers[ending](artifact, arrays, stream, progress)
+    counted = exports.main if exports.main in arrays else arrays[0]
+    rows, size = artifact.spec(counted).shape[0], file.stat().st_size
+    return Outcome(name, str(file), ending.removeprefix("."), rows, size, time.perf_counter() - clock)
+
+
+def _arrays(artifact: Artifact, exports: Exports, ending: str, wanted: str | None) -> list[str]:
+    """The array that was asked for, else what the format takes: all of them in an archive, the main one in other files."""
+    present = list(artifact.manifest.arrays)
+    listing = ", ".join(present)
+    if wanted is not None:
+        if wanted not in present:
+            raise BadOption(f"--array {wanted}: {artifact.name} has no such array. It has: {listing}.")
+        return [wanted]
+    if ending == ".npz":
+        return present
+    if exports.main is None and len(present) > 1:
+        raise BadOption(f"{artifact.name} has several arrays. Choose one with --array: {listing}.")
+    return [exports.main or present[0]]

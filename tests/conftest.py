@@ -1,0 +1,36 @@
+"""Settings for all tests: examples are the same in every run, and never timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from mmdiff.formats.store import Store
+from tests.stores import MEMORY, Inputs, make_inputs, make_store
+
+settings.register_profile(
+    "mmdiff", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("mmdiff")
+
+
+@pytest.fixture
+def quick_folder() -> Iterator[Path]:
+    """A folder in memory where there is one: for tests that sync thousands of files."""
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    return make_inputs(tmp_path / "inputs")
+
+
+@pytest.fixture
+def store(quick_folder: Path, inputs: Inputs) -> Store:
+    """A store with a background and full seeds, in several chunks each."""
+    return make_store(quick_folder / "store", inputs)

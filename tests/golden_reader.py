@@ -1,0 +1,51 @@
+"""A reader of mmdiff stores that knows numpy and JSON only; it follows docs/formats.md and nothing else."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def manifest(store: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((store / name / "zarr.json").read_text())["attributes"]["mmdiff"]
+    return found
+
+
+def array(store: Path, name: str, array_name: str) -> NDArray[Any]:
+    """All chunks of an array, each checked against the checksum behind it and the one in the manifest."""
+    entry = manifest(store, name)["arrays"][array_name]
+    shape, rows = entry["shape"], entry["rows_per_chunk"]
+    chunks = []
+    for number, crc in enumerate(entry["crc32c"]):
+        file = store / name / array_name / ".".join(["c", str(number), *("0" for _ in shape[1:])])
+        data = file.read_bytes()
+        assert crc32c(data[:-4]) == int.from_bytes(data[-4:], "little") == int(crc, 16), file
+        chunks.append(np.frombuffer(data[:-4], np.dtype(entry["dtype"]).newbyteorder("<")).reshape(rows, *shape[1:]))
+    return np.concatenate(chunks)[: shape[0]] if chunks else np.empty(shape, entry["dtype"])
+
+
+def strings(store: Path, name: str, column: str) -> list[str]:
+    offsets, utf8 = array(store, name, f"{column}_offsets"), array(store, name, f"{column}_utf8").tobytes()
+    return [utf8[start:stop].decode() for start, stop in pairwise(offsets)]
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), bit by bit over a table of one byte."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def _entry(value: int) -> int:
+    for _ in range(8):
+        value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+    return value
+
+
+_TABLE = [_entry(byte) for byte in range(256)]

@@ -1,0 +1,101 @@
+"""Golden stores of every schema version stay readable: by a reader without mmdiff, by stock zarr, and by mmdiff."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from mmdiff.formats.kinds import KINDS
+from mmdiff.formats.store import Store
+from mmdiff.formats.verify import verify, verify_frame
+from tests import golden_reader as plain
+from tests.make_golden import (
+    BACKGROUND_ROWS,
+    BAD_ROWS,
+    DIMS,
+    GOLDEN,
+    SEED_LABELS,
+    SEED_ROWS,
+    TEST_LABELS,
+    TEST_ROWS,
+    golden_rows,
+)
+
+KEPT = [row for row in range(BACKGROUND_ROWS) if row not in BAD_ROWS]
+NAMES = ("descriptors/background", "descriptors/seeds", "descriptors/test", "models/pca")
+
+
+def test_background_reads_without_mmdiff() -> None:
+    np.testing.assert_array_equal(plain.array(GOLDEN, NAMES[0], "raw"), golden_rows(BACKGROUND_ROWS, 0)[KEPT])
+    np.testing.assert_array_equal(plain.array(GOLDEN, NAMES[0], "ids"), KEPT)
+    np.testing.assert_array_equal(plain.array(GOLDEN, NAMES[0], "dropped_ids"), BAD_ROWS)
+    assert plain.manifest(GOLDEN, NAMES[0])["facts"]["dropped"] == {"all_zero": 1, "not_finite": 1}
+
+
+def test_seeds_read_without_mmdiff() -> None:
+    classes = plain.strings(GOLDEN, NAMES[1], "class_names")
+    labels = [classes[index] if index >= 0 else "" for index in plain.array(GOLDEN, NAMES[1], "labels")]
+    assert tuple(labels) == SEED_LABELS
+    assert plain.strings(GOLDEN, NAMES[1], "ids") == [f"seed-{row}" for row in range(SEED_ROWS)]
+    np.testing.assert_array_equal(plain.array(GOLDEN, NAMES[1], "class_numbers"), [0, 1, 2])
+
+
+def test_test_points_read_without_mmdiff() -> None:
+    numbers = plain.array(GOLDEN, NAMES[2], "class_numbers")
+    labels = [numbers[index] if index >= 0 else -1 for index in plain.array(GOLDEN, NAMES[2], "labels")]
+    assert tuple(labels) == TEST_LABELS
+    assert plain.array(GOLDEN, NAMES[2], "vectors").dtype == np.float16
+
+
+@pytest.mark.parametrize(("name", "rows", "shift"), [(NAMES[1], SEED_ROWS, 1), (NAMES[2], TEST_ROWS, 2)])
+def test_vectors_are_what_the_specification_says(name: str, rows: int, shift: int) -> None:
+    mean, components = (plain.array(GOLDEN, NAMES[3], array).astype(np.float64) for array in ("mean", "components"))
+    expected = (golden_rows(rows, shift) - mean) @ components.T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    vectors = plain.array(GOLDEN, name, "vectors")
+    np.testing.assert_allclose(vectors, expected, atol=1e-6 if vectors.dtype == np.float32 else 1e-3)
+    np.testing.assert_allclose(components @ components.T, np.eye(DIMS), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stock_zarr_reads_the_same(name: str) -> None:
+    group = zarr.open_group(GOLDEN, mode="r")[name]
+    assert isinstance(group, zarr.Group)
+    for array in plain.manifest(GOLDEN, name)["arrays"]:
+        found = group[array]
+        assert isinstance(found, zarr.Array)
+        np.testing.assert_array_equal(np.asarray(found[:]), plain.array(GOLDEN, name, array))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mmdiff_reads_the_same(name: str) -> None:
+    artifact = Store.open(GOLDEN).open_artifact(name)
+    for array in artifact.manifest.arrays:
+        np.testing.assert_array_equal(artifact.array(array), plain.array(GOLDEN, name, array))
+
+
+def test_the_golden_store_is_whole() -> None:
+    store = Store.open(GOLDEN)
+    assert list(verify(store, store.names())) == []
+    assert list(verify_frame(store)) == []
+
+
+def test_every_kind_and_schema_has_a_golden_artifact_and_a_specification() -> None:
+    golden = {(found["kind"], found["schema"]) for found in (plain.manifest(GOLDEN, name) for name in NAMES)}
+    assert golden == set(KINDS)
+    page = (Path(__file__).parent.parent / "docs" / "formats.md").read_text()
+    for (kind, schema), rules in KINDS.items():
+        section = page.split(f"## `{kind}`, schema {schema}\n")[1].split("\n## ")[0]
+        for array in rules.arrays:
+            assert f"`{array.removesuffix('_offsets').removesuffix('_utf8')}`" in section, (kind, array)
+
+
+def test_the_reader_without_mmdiff_imports_numpy_and_json_only() -> None:
+    imports = [line for line in Path(plain.__file__).read_text().splitlines() if line.startswith(("import ", "from "))]
+    allowed = ("__future__", "itertools", "json", "pathlib", "typing", "numpy")
+    assert all(line.split()[1].split(".")[0] in allowed for line in imports)
+    assert json.loads(json.dumps(plain.manifest(GOLDEN, NAMES[0])))["kind"] == "descriptors"
