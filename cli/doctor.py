@@ -82,6 +82,10 @@ def _version(facts: Facts) -> str:
     return facts["version"] or "not installed"
 
 
+def _faiss(facts: Facts) -> str:
+    return ", ".join(f"{name} {version}" for name, version in facts["distributions"].items()) or _version(facts)
+
+
 def _extra(check: Check) -> str:
     facts = check.facts
     present = ", ".join(f"{name} {version}" for name, version in facts["present"].items())
@@ -112,6 +116,7 @@ def _folder(facts: Facts) -> str:
 
 _WORDS: dict[str, Callable[[Facts], str]] = {
     "python": lambda facts: f"{facts['version']} on {facts['system']}",
+    "faiss": _faiss,
     "cores": _cores,
     "memory": _memory,
     "gpus": lambda facts: ", ".join(facts["names"]) or "none",

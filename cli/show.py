@@ -86,16 +86,16 @@ def progress(what: str, total: int, unit: str) -> Iterator[Advance]:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """Done, of all, and how fast."""
+        """How fast it goes."""
 
         def render(self, task: Task) -> Text:
-            write = size if unit == "bytes" else (lambda count: f"{count:,.0f}")
-            of_all = f"{write(task.completed)} of {write(task.total or 0)}" + ("" if unit == "bytes" else f" {unit}")
-            return Text(f"{of_all}, {write(task.finished_speed or task.speed or 0)}/s")
+            speed = task.finished_speed or task.speed or 0
+            return Text(f"{size(speed)}/s" if unit == "bytes" else f"{speed:,.0f} {unit}/s")
 
     bar = Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:3.0f} %"),
         Rate(),
         TimeRemainingColumn(),
         console=Console(stderr=True),

@@ -35,7 +35,12 @@ class ArraySpec:
     @classmethod
     def fit(cls, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArraySpec:
         """The array in chunks of the given rows, else in even ones of at most about CHUNK_BYTES."""
-        return cls(shape, dtype, rows_per_chunk or even_rows_per_chunk((shape, dtype)))
+        if dtype not in DTYPES:
+            raise ValueError(f"arrays of {dtype} are not written, only of {', '.join(DTYPES)}")
+        spec = cls(shape, dtype, rows_per_chunk or even_rows_per_chunk((shape, dtype)))
+        if spec.chunk_bytes % PAGE_BYTES:
+            raise ValueError(f"{rows_per_chunk} rows of {spec.row_bytes} bytes do not fill whole pages")
+        return spec
 
     @cached_property
     def row_bytes(self) -> int:

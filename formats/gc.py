@@ -24,14 +24,14 @@ class Garbage:
 
 
 def find_garbage(store: Store) -> list[Garbage]:
-    """What a collection would remove now."""
+    """What a collection would remove now: first what lies in `work/`, where an interrupted one may have left its half."""
     named = {store.object_name(name) for name in store.names()}
-    unnamed = [
+    left = [_garbage(folder, "left by an interrupted run") for folder in _folders(store.work)]
+    return left + [
         _garbage(folder, "no name leads to it")
         for folder in _folders(store.objects)
         if is_object_name(folder.name) and folder.name not in named
     ]
-    return unnamed + [_garbage(folder, "left by an interrupted run") for folder in _folders(store.work)]
 
 
 def collect(store: Store) -> list[Garbage]:

@@ -8,9 +8,11 @@ and paths are the run's. Together with the checksums of all chunks, the digest c
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +100,12 @@ def is_object_name(name: str) -> bool:
     return _OBJECT_NAME.fullmatch(name) is not None
 
 
+def object_names(identity: str) -> Iterator[str]:
+    """What the folder of an object may be called. A damaged one that has the first name is left to its readers and to `gc`."""
+    yield identity
+    yield from (f"{identity}.{number}" for number in itertools.count(1))
+
+
 def id_of(object_name: str) -> str:
     """The id of an object folder; a folder that replaced a damaged one carries a number behind it."""
     return object_name.partition(".")[0]
@@ -111,13 +119,10 @@ def run_json(run: Json) -> bytes:
 def parse_run(text: bytes, where: str) -> Json:
     found = attributes(text, where)
     run = found.get("run")
-    try:
-        sealed = isinstance(run, dict) and found.get("digest") == _digest(run) and run_json(run) == text
-    except ValueError:
-        sealed = False
-    if not sealed:
-        raise Corrupt(f"{where}: the record of the run is damaged. Rebuild the artifact.")
-    return run
+    with suppress(ValueError):
+        if isinstance(run, dict) and found.get("digest") == _digest(run) and run_json(run) == text:
+            return run
+    raise Corrupt(f"{where}: the record of the run is damaged. Rebuild the artifact.")
 
 
 def group_json(group_attributes: Json) -> bytes:

@@ -22,7 +22,7 @@ from mmdiff.formats import seam
 from mmdiff.formats.arrays import ArraySpec
 from mmdiff.formats.crc import crc32c, tail
 from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, InputError, Locked
-from mmdiff.formats.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, run_json
+from mmdiff.formats.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, object_names, run_json
 from mmdiff.formats.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name
 from mmdiff.formats.strings import Strings
 from mmdiff.formats.verify import chunk_is_whole, problems_of_files
@@ -114,8 +114,9 @@ class Draft:
         self.values(f"{column}_utf8", strings.utf8)
 
     @property
-    def chunks_finished(self) -> int:
-        return sum(len(writer.crcs) for writer in self.writers.values())
+    def has_chunks(self) -> bool:
+        """Whether there is a finished chunk, of this run or of one before it."""
+        return any(path.suffix != ".part" for path in self._object.glob("*/c.*"))
 
     def manifest(self, facts: Json) -> Manifest:
         arrays = {
@@ -142,9 +143,7 @@ class Draft:
         seam.write_file(self._object / "zarr.json", self.manifest(facts).zarr_json())
         seam.sync_folder(self._object)
         seam.make_folder(objects)
-        target = _free_name(objects, self.id(facts))
-        seam.move_folder(self._object, target)
-        return target.name
+        return next(name for name in object_names(self.id(facts)) if seam.move_folder(self._object, objects / name))
 
 
 class Publication:
@@ -228,7 +227,7 @@ class Publication:
             return False
         if name not in self._drafts:
             return (self._work(name) / "object").exists()
-        return error is not None and not isinstance(error, InputError) and self._drafts[name].chunks_finished > 0
+        return error is not None and not isinstance(error, InputError) and self._drafts[name].has_chunks
 
     def _work(self, name: str) -> Path:
         return self.store.work / name.replace("/", ".")
@@ -270,22 +269,15 @@ class Publication:
         seam.remove_empty_folder(folder)
 
 
-def _free_name(objects: Path, identity: str) -> Path:
-    """The folder for an object; a damaged object that has the name is left to `mmdiff gc` and to whoever reads it now."""
-    target, number = objects / identity, 0
-    while target.exists():
-        number += 1
-        target = objects / f"{identity}.{number}"
-    return target
-
-
 def _refuse_other_folders(path: Path) -> None:
     """A store is a folder of its own."""
     if path.exists() and not path.is_dir():
         raise BadOption(f"{path}: a file, not a folder. Name another place for the store with --store.")
-    if (path / "zarr.json").exists():
+    # Looked at once: another run may be making a store of it at this moment.
+    names = {entry.name for entry in _entries(path)}
+    if "zarr.json" in names:
         Store.open(path)
-    elif any(entry.name != "work" for entry in _entries(path)):
+    elif names - {"work"}:
         raise BadOption(f"{path}: a folder with other files in it, not a store. Name a new folder with --store.")
 
 

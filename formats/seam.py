@@ -76,10 +76,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def move_folder(source: Path, target: Path) -> None:
-    """Gives a finished folder its final place."""
-    source.rename(target)
+def move_folder(source: Path, target: Path) -> bool:
+    """Gives a finished folder its final place, if that is free."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        return False
     sync_folder(target.parent)
+    return True
 
 
 def point(name: Path, target: str, scratch: Path) -> None:
@@ -146,7 +152,8 @@ def _lock(path: Path, folder: Path, flags: int, operation: int) -> int | None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             make_folder(folder)
-            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            with _room_for(path):
+                descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:
             if attempt == _ATTEMPTS:
                 raise

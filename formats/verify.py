@@ -66,7 +66,9 @@ def verify_frame(store: Store) -> Iterator[Problem]:
         (store.path, STORE_JSON),
         *((store.path / space, NAMESPACE_JSON) for space in (*NAMESPACES, "objects")),
     ):
-        if folder.is_dir() and (not (folder / "zarr.json").is_file() or (folder / "zarr.json").read_bytes() != text):
+        # A run that was interrupted may have left a folder with nothing in it yet.
+        used = folder.is_dir() and any(entry.name != "work" for entry in folder.iterdir())
+        if used and (not (folder / "zarr.json").is_file() or (folder / "zarr.json").read_bytes() != text):
             remedy = f"Write this into it: {text.decode()}"
             yield Problem(_relative(store, folder), None, None, "zarr.json is missing or was changed", remedy)
     for space in NAMESPACES:

@@ -1,6 +1,7 @@
-"""Kills an import at every step that changes the disk, and looks at what is left: `python -m tests.killing SCENARIO MOMENT DIR`.
+"""Kills an import at every step that changes the disk, and looks at what is left.
 
-Run in an interpreter of its own, with BLAS on one thread, so that forking is safe. Prints the number of kills by system call.
+`python -m tests.killing SCENARIO MOMENT DIR`, in an interpreter of its own with BLAS on one thread, so that forking is safe.
+Prints the number of kills by system call.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from mmdiff import runs
 from mmdiff.formats.errors import Missing
 from mmdiff.formats.store import Store
-from mmdiff.formats.verify import verify
 from mmdiff.importing.stage import Request, import_descriptors
-from tests.stores import SMALL_CHUNKS, chunk_inodes, chunks_of, full_seeds, make_inputs, tree
+from tests.stores import SMALL_CHUNKS, chunk_inodes, chunks_of, full_seeds, make_inputs, problems, tree
 
-CHANGES = (
-    "open write pwrite fsync rename replace symlink mkdir unlink rmdir posix_fallocate ftruncate link truncate pwritev writev"
-).split()
+CHANGES = [
+    *("open", "write", "pwrite", "posix_fallocate", "ftruncate", "truncate", "fsync"),
+    *("rename", "replace", "link", "symlink", "mkdir", "unlink", "rmdir"),
+]
 
 
 class Killer:
@@ -107,14 +109,14 @@ def look(store: Path, allowed: dict[str, set[str]]) -> None:
         return
     for name in opened.names():
         assert opened.id(name) in allowed[name], f"{name} is neither the old artifact nor the new one"
-    found = list(verify(opened, opened.names()))
+    found = problems(opened)
     assert not found, found
 
 
 def main(scenario: str, moment: str, folder: Path) -> None:
     inputs = make_inputs(folder / "inputs")
     # Hundreds of children: what the parent has looked up and compiled, they need not.
-    runs.version = functools.cache(runs.version)
+    setattr(runs, "version", functools.cache(metadata.version))  # noqa: B010
     seeds = full_seeds(inputs, no_background=True, keep_raw=True)
     first, request = {
         "seeds": (None, seeds),

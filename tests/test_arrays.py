@@ -1,4 +1,4 @@
-"""Whatever the shape, dtype and chunk size: what was written is read back, by us as one map and by stock zarr with its checks."""
+"""Whatever the shape, dtype and chunk size: what was written is read back, by us as one map and by stock zarr."""
 
 from __future__ import annotations
 
@@ -64,6 +64,14 @@ def test_arrays_side_by_side_share_rows_per_chunk_and_both_fill_pages(
         together = even_rows_per_chunk(*described)
     for shape, dtype in described:
         assert ArraySpec(shape, dtype, together).chunk_bytes % PAGE_BYTES == 0
+
+
+def test_array_that_could_not_be_read_back_is_not_begun(quick_folder: Path) -> None:
+    with pytest.raises(ValueError, match="float64"):
+        publish(quick_folder / "store", "models/x", {"values": np.zeros(3)})
+    with pytest.raises(ValueError, match="whole pages"):
+        ArraySpec.fit((100, 3), "float32", 100)
+    assert not (quick_folder / "store").exists()
 
 
 def test_padding_of_the_last_chunk_is_small() -> None:

@@ -103,6 +103,13 @@ def test_no_faiss_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     assert software_checks()["software/faiss"].verdict == Verdict.PROBLEM
 
 
+def test_faiss_without_metadata_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "installed_distributions", dict)
+    monkeypatch.setattr(software, "find_spec", lambda _: "a module")
+    check = software_checks()["software/faiss"]
+    assert (check.verdict, check.facts["version"]) == (Verdict.OK, "unknown")
+
+
 def test_a_missing_extra_comes_with_the_line_that_installs_it() -> None:
     check = software.check_extra("torch", "models", ["torch", "safetensors"], {"safetensors": "0.5"})
     assert (check.verdict, check.advice) == (Verdict.OK, "pip install 'mmdiff[torch]'")

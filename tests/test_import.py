@@ -172,8 +172,8 @@ def test_several_labels_a_row_come_from_parquet_lists(tmp_path: Path, inputs: In
 def test_a_clip_retrieval_folder_needs_no_flags(tmp_path: Path, inputs: Inputs) -> None:
     folder = tmp_path / "clip"
     rows = rows_of(inputs)
-    for part in ("img_emb", "metadata"):
-        (folder / part).mkdir(parents=True)
+    for kind in ("img_emb", "metadata"):
+        (folder / kind).mkdir(parents=True)
     for part in range(12):
         np.save(folder / "img_emb" / f"img_emb_{part}.npy", rows[part * 50 : part * 50 + 50].astype(np.float16))
         paths = [f"{part}/{row}.jpg" for row in range(50)]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mmdiff.formats.store import Store
 from mmdiff.importing.stage import import_descriptors
-from mmdiff.progress import Advance
-from tests.stores import SMALL_CHUNKS, Inputs, chunk_inodes, chunks_of, full_seeds, problems, tree
+from tests.stores import (
+    SMALL_CHUNKS,
+    Inputs,
+    chunk_inodes,
+    chunks_of,
+    full_seeds,
+    interrupted_after_first_chunk,
+    problems,
+    tree,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,17 +63,6 @@ def test_import_killed_in_the_middle_of_a_write_resumes_to_identical_bytes(quick
 
 def test_replacement_killed_at_any_step_shows_the_old_artifact_or_the_new_one_whole(quick_folder: Path) -> None:
     assert sum(kill_at_every_step("replaced", "before", quick_folder).values()) > 100
-
-
-@contextmanager
-def interrupted_after_first_chunk(what: str, total: int, unit: str) -> Iterator[Advance]:
-    del total, unit
-
-    def advance(count: int) -> None:
-        if what.startswith("importing") and count:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    yield advance
 
 
 def test_interrupted_import_tells_how_many_chunks_it_found_and_does_not_write_them_again(

@@ -1,4 +1,4 @@
-"""The order in which things reach the disk: nothing gets its name before it is there, so that a power cut is no worse than a kill."""
+"""The order in which things reach the disk: nothing gets its name before it is there, so a power cut is like a kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stores import SMALL_CHUNKS, Inputs, chunks_of, full_seeds
 
 
 class Disk:
-    """What a power cut could take away: files that were written to, and folders whose entries changed, since they were synced."""
+    """What a power cut could take away: files written to, and folders whose entries changed, since they were last synced."""
 
     def __init__(self) -> None:
         self.unsynced: dict[int, str] = {}

@@ -50,7 +50,7 @@ def check_disk(path: Path, progress: Progress) -> Iterator[Check]:
 def check_room(free: int) -> Check:
     if free >= _LITTLE_ROOM:
         return Check("store", "free_space", {"bytes": free})
-    advice = "A million descriptors of 256 dimensions take 1 GiB, and their graph as much again. Make room, or use --store."
+    advice = "A million descriptors of 256 dimensions take 1 GiB, and their graph comes on top. Make room, or use --store."
     return Check("store", "free_space", {"bytes": free}, Verdict.WORTH_KNOWING, advice)
 
 

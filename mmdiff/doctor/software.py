@@ -73,12 +73,14 @@ def requirements_of(extra: str) -> list[str]:
 
 def _check_faiss(installed: dict[str, str]) -> Check:
     builds = {name: version for name, version in installed.items() if name.startswith("faiss")}
-    facts = {"version": next(iter(builds.values()), None), "distributions": builds}
+    # A build that conda or its author's own hands have put there may have no metadata.
+    unlisted = "unknown" if find_spec("faiss") else None
+    facts = {"version": next(iter(builds.values()), unlisted), "distributions": builds}
     if len(builds) > 1:
         names = " and ".join(builds)
         advice = f"{names} provide the same module, and one has overwritten the other. Uninstall both, then install one."
         return Check("software", "faiss", facts, Verdict.WORTH_KNOWING, advice)
-    if not builds and find_spec("faiss") is None:
+    if facts["version"] is None:
         advice = "Without Faiss there is no search for neighbours, so no graph. Run: pip install 'mmdiff[cpu]'"
         return Check("software", "faiss", facts, Verdict.PROBLEM, advice)
     return Check("software", "faiss", facts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ import numpy as np
 
 from mmdiff.classes import Classes
 from mmdiff.formats.arrays import even_rows_per_chunk
-from mmdiff.formats.errors import BadLabels, BadOption
+from mmdiff.formats.errors import BadLabels, BadOption, Corrupt, Missing
 from mmdiff.formats.fingerprint import fingerprint, witness
 from mmdiff.formats.manifest import Json, Recipe
 from mmdiff.formats.publish import ArrayWriter, Draft, Publication
@@ -39,6 +40,9 @@ SCHEMA = 1
 
 # More threads than cores: some of them wait for the disk to confirm what they wrote.
 _THREADS = 4
+
+# Read at a time by each of them: rows that a PCA makes narrow are many times as large as the chunk that they become.
+_PIECE_BYTES = 64 << 20
 
 # What raw descriptors are stored as; float64 has no use that float32 would not serve.
 _RAW_DTYPES = {"float64": "float32"}
@@ -143,9 +147,11 @@ def _refuse_contradictions(store: Store, request: Request) -> None:
 
 def _refuse_other_classes(store: Store, request: Request, columns: Columns) -> None:
     """Labels that cannot be brought to the classes of the seeds are refused now, and not when they are needed."""
-    if request.role != "seeds" and columns.classes is not None and store.id("descriptors/seeds") is not None:
+    if request.role != "seeds" and columns.classes is not None:
         try:
-            columns.classes.columns_in(Classes.of(store.open_artifact("descriptors/seeds")))
+            # Seeds that are damaged are no reason to refuse another role: repairing one must not wait for the other.
+            with suppress(Missing, Corrupt):
+                columns.classes.columns_in(Classes.of(store.open_artifact("descriptors/seeds")))
         except BadLabels as error:
             raise BadLabels(f"{request.labels}: {error}") from None
 
@@ -192,16 +198,24 @@ def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: 
     columns.write(draft, rows)
     vectors, raw = _matrices(draft, request, rows, space)
     found = len(vectors.crcs)
+    rows_per_piece = max(1, _PIECE_BYTES // (rows.width * rows.dtype.itemsize))
 
     def convert(chunk: int) -> int:
         start, stop = vectors.spec.rows(chunk)
-        block = rows.read(start, stop)
-        if block.dtype == np.float64:
-            block = as_float32(block)
-        if raw is not None and chunk not in raw.crcs:
-            raw.write(chunk, block)
-        values = space.project(block, lambda row: rows.locate(start + row))
-        vectors.write(chunk, _narrowed(values, request.dtype, rows, start))
+        values = np.empty((stop - start, space.dims), vectors.spec.dtype)
+        originals = None if raw is None or chunk in raw.crcs else np.empty((stop - start, space.width), raw.spec.dtype)
+        for low in range(start, stop, rows_per_piece):
+            piece = slice(low - start, min(low + rows_per_piece, stop) - start)
+            block = rows.read(low, start + piece.stop)
+            if block.dtype == np.float64:
+                block = as_float32(block)
+            if originals is not None:
+                originals[piece] = block
+            projected = space.project(block, lambda row, low=low: rows.locate(low + row))  # type: ignore[misc]
+            values[piece] = _narrowed(projected, request.dtype, rows, low)
+        if raw is not None and originals is not None:
+            raw.write(chunk, originals)
+        vectors.write(chunk, values)
         return stop - start
 
     todo = sorted({*vectors.missing, *(raw.missing if raw else ())})
