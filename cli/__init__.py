@@ -2,7 +2,7 @@
 
 import typer
 
-from mmdiff.cli import doctor, export, gc, importing, inspect, verify
+from mmdiff.cli import build_graph, doctor, export, gc, import_graph, importing, inspect, verify
 from mmdiff.cli.errors import Commands
 
 app = typer.Typer(
@@ -14,6 +14,8 @@ app = typer.Typer(
     help="Spread a few labels over up to 10^8 embeddings, on one workstation, from disk.",
 )
 app.command("import")(importing.command)
+app.command("build-graph")(build_graph.command)
+app.command("import-graph")(import_graph.command)
 app.command("inspect")(inspect.command)
 app.command("verify")(verify.command)
 app.command("export")(export.command)

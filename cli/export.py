@@ -20,8 +20,8 @@ def command(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="The file to write; its ending says how. `.npy`: one array. `.npz`: all arrays. `.parquet`, `.csv` (of "
-            "descriptors): a table of ids, labels and vectors.",
+            help="The file to write; its ending says how. `.npy`: one array. `.npz`: all arrays; of a graph, the matrix W "
+            "for `scipy.sparse.load_npz`. `.parquet`, `.csv` (of descriptors): a table of ids, labels and vectors.",
             show_default=False,
         ),
     ],

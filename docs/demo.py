@@ -15,8 +15,10 @@ COMMANDS = (
     "mmdiff import tests/sample/seeds.npy --labels tests/sample/seed_labels.npy"
     " --class-names tests/sample/class_names.json --role seeds",
     "mmdiff import tests/sample/test.npy --labels tests/sample/test_labels.npy --role test",
+    "mmdiff build-graph --k 10",
     "mmdiff inspect",
     "mmdiff inspect descriptors/seeds",
+    "mmdiff inspect graph/W",
     "mmdiff verify",
 )
 

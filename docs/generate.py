@@ -1,6 +1,6 @@
 """Writes the pages that come from the code and from measurements: docs/commands.md, docs/inspect.svg, the table of the README.
 
-    .venv/bin/python docs/generate.py
+.venv/bin/python docs/generate.py
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def picture() -> str:
             "mmdiff import background.npy --role background",
             "mmdiff import seeds.npy --labels seed_labels.npy --class-names class_names.json --role seeds",
             "mmdiff import test.npy --labels test_labels.npy --role test",
+            "mmdiff build-graph",
             "mmdiff inspect",
             "mmdiff verify",
         ):

@@ -18,6 +18,9 @@ Finding = tuple[str, str]
 
 _BLOCK = 1 << 20
 
+# What stands for no neighbour in a list, and the bits of an index that are the column.
+_NONE, _COLUMN = 0xFFFFFFFF, 0x7FFFFFFF
+
 
 @dataclass(frozen=True)
 class ArrayRule:
@@ -93,6 +96,92 @@ def _check_pca(artifact: Artifact) -> Iterator[Finding]:
             yield name, "values that are not finite"
 
 
+def _check_cells(artifact: Artifact) -> Iterator[Finding]:
+    rows, entries = artifact.spec("vectors").shape[0], artifact.spec("members").shape[0]
+    for name, expected in (("order", rows), ("cell_of", entries), ("members", max(1, entries // max(1, rows)) * rows)):
+        if artifact.spec(name).shape[0] != expected:
+            yield name, f"{artifact.spec(name).shape[0]} entries; expected {expected}"
+            return
+    yield from _check_offsets("offsets", artifact.array("offsets"), entries)
+    yield from _check_range(artifact, "order", 0, rows)
+    yield from _check_range(artifact, "members", 0, rows)
+    yield from _check_range(artifact, "cell_of", 0, artifact.spec("offsets").shape[0] - 1)
+
+
+def _check_knn(artifact: Artifact) -> Iterator[Finding]:
+    shape = artifact.spec("neighbors").shape
+    if artifact.spec("similarities").shape != shape:
+        yield "similarities", f"of shape {artifact.spec('similarities').shape} for neighbors of shape {shape}"
+    nodes = artifact.manifest.facts.get("nodes")
+    if not isinstance(nodes, int):
+        yield "neighbors", "the manifest does not say how many nodes there are"
+        return
+    for start, block in _blocks(artifact.array("neighbors")):
+        outside = np.flatnonzero(((block >= nodes) & (block != _NONE)).any(axis=1))
+        if len(outside):
+            yield "neighbors", f"row {start + int(outside[0])}: neighbours beyond the {nodes} nodes"
+            return
+
+
+def _check_graph(artifact: Artifact) -> Iterator[Finding]:
+    nodes, edges = artifact.spec("scale").shape[0], artifact.spec("indices").shape[0]
+    if nodes > _COLUMN:
+        yield "scale", f"{nodes} nodes, more than {_COLUMN}"
+    if artifact.spec("indptr").shape[0] != nodes + 1:
+        yield "indptr", f"{artifact.spec('indptr').shape[0]} offsets for {nodes} nodes"
+        return
+    offsets = list(_check_offsets("indptr", artifact.array("indptr"), edges))
+    yield from offsets or _check_columns(artifact.array("indptr"), artifact.array("indices"))
+    for name, length in (("scale", nodes), ("weights", edges)):
+        if name in artifact:
+            yield from _check_weights(artifact, name, length)
+    if "order" in artifact:
+        order = artifact.array("order")
+        seen = np.zeros(len(order), bool)
+        seen[order[order < len(order)]] = True
+        if not seen.all():
+            yield "order", "not a permutation"
+
+
+def _check_columns(indptr: NDArray[Any], indices: NDArray[Any]) -> Iterator[Finding]:
+    """Columns are those of nodes, and increase in each row: where they do not, another row begins."""
+    nodes = len(indptr) - 1
+    for start in range(0, len(indices), _BLOCK):
+        columns = indices[start : start + _BLOCK + 1] & np.uint32(_COLUMN)
+        if columns.max() >= nodes:
+            at = start + int((columns >= nodes).argmax())
+            yield "indices", f"row {_row_of(indptr, at)}: column {indices[at] & _COLUMN} of {nodes} nodes"
+            return
+        falls = start + 1 + np.flatnonzero(columns[1:] <= columns[:-1])
+        wrong = falls[indptr[np.searchsorted(indptr, falls)] != falls]
+        if len(wrong):
+            yield "indices", f"row {_row_of(indptr, int(wrong[0]))}: columns that do not increase"
+            return
+
+
+def _row_of(indptr: NDArray[Any], entry: int) -> int:
+    return int(np.searchsorted(indptr, entry, "right")) - 1
+
+
+def _check_weights(artifact: Artifact, name: str, length: int) -> Iterator[Finding]:
+    """Values are finite, not negative, and as many as they should be."""
+    values = artifact.array(name)
+    if len(values) != length:
+        yield name, f"{len(values)} values instead of {length}"
+    for start, block in _blocks(values):
+        bad = ~np.isfinite(block) | (block < 0)
+        if bad.any():
+            yield name, f"value {start + int(bad.argmax())} is negative or not finite"
+            return
+
+
+def _blocks(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """An array in blocks of rows, each with the number of its first."""
+    step = max(1, _BLOCK // max(1, values[:1].size))
+    for start in range(0, len(values), step):
+        yield start, values[start : start + step]
+
+
 def _check_strings(artifact: Artifact, column: str, length: int | None) -> Iterator[Finding]:
     name = f"{column}_offsets"
     if name not in artifact:
@@ -157,5 +246,33 @@ KINDS: dict[tuple[str, int], Kind] = {
             "explained_variance": ArrayRule(("float32",)),
         },
         _check_pca,
+    ),
+    ("cells", 1): Kind(
+        {
+            "vectors": ArrayRule(("float32", "float16"), (2,), required=True),
+            "order": ArrayRule(("uint32",), required=True),
+            "centroids": ArrayRule(("float32",), (2,), required=True),
+            "cell_of": ArrayRule(("uint32",), required=True),
+            "members": ArrayRule(("uint32",), required=True),
+            "offsets": ArrayRule(("int64",), required=True),
+        },
+        _check_cells,
+    ),
+    ("knn", 1): Kind(
+        {
+            "neighbors": ArrayRule(("uint32",), (2,), required=True),
+            "similarities": ArrayRule(("float32",), (2,), required=True),
+        },
+        _check_knn,
+    ),
+    ("graph", 1): Kind(
+        {
+            "indptr": ArrayRule(("int64",), required=True),
+            "indices": ArrayRule(("uint32",), required=True),
+            "scale": ArrayRule(("float32",), required=True),
+            "weights": ArrayRule(("float32", "float16")),
+            "order": ArrayRule(("uint32",)),
+        },
+        _check_graph,
     ),
 }

@@ -23,7 +23,8 @@ from mmdiff.formats.arrays import ArraySpec
 from mmdiff.formats.crc import crc32c, tail
 from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, InputError, Locked
 from mmdiff.formats.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, object_names, run_json
-from mmdiff.formats.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name
+from mmdiff.formats.mapping import map_chunks
+from mmdiff.formats.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name, open_chunk
 from mmdiff.formats.strings import Strings
 from mmdiff.formats.verify import chunk_is_whole, problems_of_files
 
@@ -66,6 +67,18 @@ class ArrayWriter:
             start, stop = self.spec.rows(chunk)
             self.write(chunk, values[start:stop])
 
+    def mapped(self) -> NDArray[Any]:
+        """The array as readers will see it; all of its chunks must be there."""
+        return map_chunks(self.spec, self._descriptors())
+
+    def _descriptors(self) -> Iterator[int]:
+        for chunk in range(self.spec.chunks):
+            descriptor = open_chunk(self.folder, self.spec, chunk, self.crcs[chunk])
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
     def finish(self) -> None:
         """Writes the array's metadata, and leaves nothing in its folder that does not belong there."""
         expected = {"zarr.json", *(self.spec.chunk_file(chunk) for chunk in range(self.spec.chunks))}
@@ -83,9 +96,12 @@ class Draft:
         self.name = name
         self.recipe = recipe
         self.writers: dict[str, ArrayWriter] = {}
+        self.checkpoint = folder / "checkpoint"
         self._object = folder / "object"
         note = folder / "recipe.json"
         if _read_json(note) != json.loads(encode(recipe.to_json())):
+            if self.checkpoint.exists():
+                seam.remove_file(self.checkpoint)
             if self._object.exists():
                 seam.remove_folder(self._object)
             seam.write_file(note, encode(recipe.to_json()))
@@ -93,7 +109,7 @@ class Draft:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
         """Declares an array, and finds what an interrupted run has already written of it."""
-        writer = ArrayWriter(self._object / name, ArraySpec.fit(shape, dtype, rows_per_chunk))
+        writer = ArrayWriter(self.folder_of(name), ArraySpec.fit(shape, dtype, rows_per_chunk))
         declared = [*self.writers.values(), writer]
         needed = sum(len(array.missing) * array.spec.file_bytes for array in declared)
         free = seam.free_bytes(self._object)
@@ -105,6 +121,17 @@ class Draft:
         self.writers[name] = writer
         return writer
 
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
+        """An array that is needed on the way and is no part of the artifact; it goes when the artifact is published."""
+        return ArrayWriter(self._object / name, ArraySpec.fit(shape, dtype, rows_per_chunk))
+
+    def adopt(self, scratch: ArrayWriter, name: str) -> None:
+        """Makes an array that was needed on the way a part of the artifact, as it is."""
+        folder = self._object / name
+        seam.remove_empty_folder(folder)
+        seam.move_folder(scratch.folder, folder)
+        self.writers[name] = ArrayWriter(folder, scratch.spec)
+
     def values(self, name: str, values: NDArray[Any]) -> None:
         """Writes an array that is in memory."""
         self.array(name, values.shape, values.dtype.name).fill(values)
@@ -113,10 +140,14 @@ class Draft:
         self.values(f"{column}_offsets", strings.offsets)
         self.values(f"{column}_utf8", strings.utf8)
 
+    def folder_of(self, array: str) -> Path:
+        """Where an array is made."""
+        return self._object / array
+
     @property
     def has_chunks(self) -> bool:
-        """Whether there is a finished chunk, of this run or of one before it."""
-        return any(path.suffix != ".part" for path in self._object.glob("*/c.*"))
+        """Whether there is a finished chunk, or a checkpoint, of this run or of one before it."""
+        return self.checkpoint.exists() or any(path.suffix != ".part" for path in self._object.glob("*/c.*"))
 
     def manifest(self, facts: Json) -> Manifest:
         arrays = {

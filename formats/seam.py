@@ -58,6 +58,46 @@ def write_file(path: Path, *pieces: Bytes) -> None:
     unfinished.rename(path)
 
 
+class Part:
+    """A file that grows under a provisional name, PATH.part; it gets its name when it is whole and on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Begins a file; a part that is there already keeps its bytes."""
+        self.path = path
+        self.unfinished = path.with_name(path.name + ".part")
+        with _room_for(path):
+            self.descriptor = os.open(self.unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, piece: Bytes, at: int) -> None:
+        view = piece.reshape(-1).view(np.uint8).data if isinstance(piece, np.ndarray) else memoryview(piece)
+        with _room_for(self.path):
+            while view:
+                count = os.pwrite(self.descriptor, view, at)
+                view, at = view[count:], at + count
+
+    def sync(self) -> None:
+        """Puts what was written on the disk."""
+        with _room_for(self.path):
+            os.fsync(self.descriptor)
+
+    def finish(self, size: int) -> None:
+        """Ends the file at `size` and gives it its name."""
+        try:
+            os.ftruncate(self.descriptor, size)
+            self.sync()
+        finally:
+            self.close()
+        self.unfinished.rename(self.path)
+
+    def discard(self) -> None:
+        self.close()
+        self.unfinished.unlink()
+
+    def close(self) -> None:
+        """Leaves the file as it is, to be continued or not."""
+        os.close(self.descriptor)
+
+
 def place_file(path: Path, text: bytes, scratch: Path) -> None:
     """Writes a file that other runs may be writing at the same time; it is made in the scratch folder, which is ours alone."""
     make_folder(path.parent)

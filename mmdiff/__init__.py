@@ -4,4 +4,19 @@
 The method is that of Douze, Szlam, Hariharan and Jegou, "Low-shot learning with large-scale diffusion", CVPR 2018.
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmdiff.graph.graph import Graph
+
+__all__ = ["Graph", "__version__"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """What needs numpy is imported when it is asked for, so that `mmdiff --help` is quick."""
+    if name == "Graph":
+        from mmdiff.graph.graph import Graph
+
+        return Graph
+    raise AttributeError(f"module 'mmdiff' has no attribute {name!r}")

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmdiff.classes import UNLABELLED, Classes
 from mmdiff.currency import made_from, reasons_stale, sources_gone
+from mmdiff.distribution import distribution
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.gc import find_garbage
 from mmdiff.formats.manifest import Json
 from mmdiff.formats.store import Artifact, Store
+from mmdiff.graph.statistics import graph_statistics, knn_statistics, what_graph, what_knn
 from mmdiff.ids import ids_of
 
 # Statistics of values are taken on this many rows, spread evenly: enough for every digit that is shown.
 _SAMPLE_ROWS = 1 << 16
-_BINS = 24
 
 
 def overview(store: Store) -> Json:
@@ -120,7 +120,7 @@ def _descriptor_statistics(artifact: Artifact) -> Json:
     vectors = artifact.array("vectors")
     step = -(-len(vectors) // _SAMPLE_ROWS)
     norms = np.linalg.norm(vectors[::step].astype(np.float32), axis=1)
-    found: Json = {"norms": _distribution(norms)}
+    found: Json = {"norms": distribution(norms)}
     if "labels" in artifact:
         found["labels"] = _label_statistics(artifact)
     return found
@@ -136,7 +136,7 @@ def _label_statistics(artifact: Artifact) -> Json:
         "unlabelled": len(labels) - labelled,
         "classes": len(classes),
         "classes_without_rows": int((counts == 0).sum()),
-        "rows_per_class": _distribution(counts),
+        "rows_per_class": distribution(counts),
         "largest": {classes.title(int(c)): int(counts[c]) for c in order[:3]},
         "smallest": {classes.title(int(c)): int(counts[c]) for c in order[::-1][:3]},
     }
@@ -150,19 +150,21 @@ def _pca_statistics(artifact: Artifact) -> Json:
     return {"variance_explained_by_first": {str(n): round(float(cumulative[n - 1]), 4) for n in at}}
 
 
-def _distribution(values: NDArray[Any]) -> Json:
-    """The quantiles of some values, and a histogram between the least and the largest."""
-    low, quarter, median, three_quarters, high = (float(q) for q in np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
-    bins = 1 if high - low <= 1e-6 * abs(high) else _BINS
-    return {
-        "min": low,
-        "quarter": quarter,
-        "median": median,
-        "three_quarters": three_quarters,
-        "max": high,
-        "histogram": np.histogram(values, bins, (low, high) if bins > 1 else (low - 1, high + 1))[0].tolist(),
-    }
+def _what_cells(artifact: Artifact) -> str:
+    rows, width = artifact.spec("vectors").shape
+    return f"{rows:,} x {width} {artifact.spec('vectors').dtype} in {artifact.manifest.facts['cells']:,} cells"
 
 
-_WHAT = {"descriptors": _what_descriptors, "pca": _what_pca}
-_STATISTICS = {"descriptors": _descriptor_statistics, "pca": _pca_statistics}
+def _cell_statistics(artifact: Artifact) -> Json:
+    cells = artifact.manifest.facts["cells"]
+    return {"rows_per_cell": distribution(np.diff(artifact.array("offsets")[: cells + 1]))}
+
+
+_WHAT = {"descriptors": _what_descriptors, "pca": _what_pca, "cells": _what_cells, "knn": what_knn, "graph": what_graph}
+_STATISTICS = {
+    "descriptors": _descriptor_statistics,
+    "pca": _pca_statistics,
+    "cells": _cell_statistics,
+    "knn": knn_statistics,
+    "graph": graph_statistics,
+}

@@ -1,4 +1,4 @@
-"""Kills an import at every step that changes the disk, and looks at what is left.
+"""Kills an import (of descriptors, or of a graph) at every step that changes the disk, and looks at what is left.
 
 `python -m tests.killing SCENARIO MOMENT DIR`, in an interpreter of its own with BLAS on one thread, so that forking is safe.
 Prints the number of kills by system call.
@@ -22,10 +22,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mmdiff import runs
+from mmdiff.build_graph import Request as BuildRequest
+from mmdiff.build_graph import build_graph
 from mmdiff.formats.errors import Missing
 from mmdiff.formats.store import Store
-from mmdiff.importing.stage import Request, import_descriptors
+from mmdiff.graph.importing import Request as GraphRequest
+from mmdiff.graph.importing import import_graph
+from mmdiff.importing.stage import import_descriptors
+from mmdiff.knn import background, partition
+from tests.graphs import pieces_of, some_lists
 from tests.stores import SMALL_CHUNKS, chunk_inodes, chunks_of, full_seeds, make_inputs, problems, tree
 
 CHANGES = [
@@ -75,7 +83,19 @@ class Killer:
 raw_write = os.write
 
 
-def run(store: Path, request: Request, killer: Callable[[int], Killer] | None = None) -> str | None:
+def perform(store: Path, request: Any) -> None:
+    if isinstance(request, GraphRequest):
+        # Blocks and ranges of rows that a small graph has several of.
+        with pieces_of(500, 2000):
+            import_graph(store, request)
+    elif isinstance(request, BuildRequest):
+        with pieces_of(500, 2000):
+            build_graph(store, request)
+    else:
+        import_descriptors(store, request)
+
+
+def run(store: Path, request: Any, killer: Callable[[int], Killer] | None = None) -> str | None:
     """Imports in a child process; returns the call at which it was killed, None when it came to its end."""
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -85,7 +105,7 @@ def run(store: Path, request: Request, killer: Callable[[int], Killer] | None = 
                 made = killer(write_end)
                 for name in CHANGES:
                     made.wrap(name)
-            import_descriptors(store, request)
+            perform(store, request)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -118,11 +138,16 @@ def main(scenario: str, moment: str, folder: Path) -> None:
     # Hundreds of children: what the parent has looked up and compiled, they need not.
     setattr(runs, "version", functools.cache(metadata.version))  # noqa: B010
     seeds = full_seeds(inputs, no_background=True, keep_raw=True)
-    first, request = {
-        "seeds": (None, seeds),
-        "background": (None, inputs.request(keep_raw=True)),
-        "replaced": (inputs.request(), inputs.request(name="others.npy")),
-    }[scenario]
+    np.save(folder / "lists.npy", some_lists(400, 10).neighbors.astype(np.int64).astype(np.int32))
+    built_from = [inputs.request(), inputs.request("seeds", "others.npy")]
+    scenarios: dict[str, tuple[list[Any], Any]] = {
+        "seeds": ([], seeds),
+        "background": ([], inputs.request(keep_raw=True)),
+        "replaced": ([inputs.request()], inputs.request(name="others.npy")),
+        "graph": ([], GraphRequest(folder / "lists.npy")),
+        "build": (built_from, BuildRequest(k=5, index="cells", recall=0.99)),
+    }
+    first, request = scenarios[scenario]
     start, reference, store = folder / "start", folder / "reference", folder / "store"
     allowed: dict[str, set[str]] = {}
 
@@ -131,18 +156,19 @@ def main(scenario: str, moment: str, folder: Path) -> None:
         for name in opened.names():
             allowed.setdefault(name, set()).add(opened.open_artifact(name).id)
 
-    if first is not None:
-        import_descriptors(start, first)
+    if first:
+        for before in first:
+            perform(start, before)
         note(start)
         shutil.copytree(start, reference, symlinks=True)
-    import_descriptors(reference, request)
+    perform(reference, request)
     note(reference)
     expected = tree(reference, with_runs=False)
     gc.freeze()
     kills: Counter[str] = Counter()
     for step in itertools.count():
         shutil.rmtree(store, ignore_errors=True)
-        if first is not None:
+        if first:
             shutil.copytree(start, store, symlinks=True)
         call = run(store, request, lambda told, step=step: Killer(moment, step, told))  # type: ignore[misc]
         if call is None:
@@ -159,5 +185,6 @@ def main(scenario: str, moment: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    partition.CELL_ROWS, background.BLOCK_ROWS = 100, 256
     with chunks_of(SMALL_CHUNKS):
         main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

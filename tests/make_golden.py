@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.build_graph import Request as BuildRequest
+from mmdiff.build_graph import build_graph
 from mmdiff.importing.stage import Request, import_descriptors
 
 GOLDEN = Path(__file__).parent / "golden" / "store-1"
@@ -23,6 +25,8 @@ BACKGROUND_ROWS, SEED_ROWS, TEST_ROWS, WIDTH, DIMS = 40, 6, 5, 6, 4
 BAD_ROWS = (3, 17)
 SEED_LABELS = ("cat", "dog", "", "cat", "Käfer", "dog")
 TEST_LABELS = (0, 2, -1, 7, 1)
+K = 3
+NODES = BACKGROUND_ROWS - len(BAD_ROWS) + SEED_ROWS
 
 
 def golden_rows(count: int, shift: int) -> NDArray[np.float32]:
@@ -52,6 +56,7 @@ def main() -> None:
             Request([str(files / "test.npy")], "test", labels=str(files / "test_labels.npy"), dtype="float16"),
         ):
             import_descriptors(GOLDEN, request)
+        build_graph(GOLDEN, BuildRequest(k=K, index="flat"))
     sys.stdout.write(f"{GOLDEN}\n")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
+from mmdiff.graph.lists import NONE
 from mmdiff.importing.rows import ALL_ZERO, GOOD, NOT_FINITE
 
 
@@ -30,3 +32,35 @@ def naive_pca(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float
     largest = np.abs(directions).argmax(axis=1)
     signs = np.sign(directions[np.arange(len(directions)), largest])
     return mean, directions * signs[:, None], singular**2 / (singular**2).sum()
+
+
+def naive_symmetrise(neighbors: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[Any, NDArray[np.float64]]:
+    """W0 + W0^T and the sums of its rows. A neighbour that a list names twice counts once, with its larger weight."""
+    nodes = len(neighbors)
+    own = np.full((nodes, nodes), -1.0)
+    for row, neighbor_list in enumerate(neighbors):
+        for j, node in enumerate(neighbor_list):
+            if node != NONE:
+                own[row, node] = max(own[row, node], 1.0 if weights is None else float(weights[row, j]))
+    structure = scipy.sparse.csr_array((own >= 0) | (own.T >= 0), dtype=np.float64)
+    structure.sort_indices()
+    rows = np.repeat(np.arange(nodes), np.diff(structure.indptr))
+    dense = np.maximum(own, 0) + np.maximum(own, 0).T
+    structure.data = dense[rows, structure.indices]
+    return structure, dense.sum(axis=1)
+
+
+def naive_weights(neighbors: NDArray[Any], similarities: NDArray[Any], formula: str, parameter: float) -> NDArray[np.float64]:
+    """Supplement, "Details of the parametric evaluation", list by list."""
+    k = neighbors.shape[1]
+    weights = np.zeros(neighbors.shape)
+    for row in range(len(neighbors)):
+        given = neighbors[row] != NONE
+        squares = np.maximum(2 - 2 * similarities[row, given].astype(np.float64), 0)
+        if formula == "gaussian":
+            weights[row, given] = np.exp(-squares / parameter**2)
+        elif given.any():
+            x = np.sqrt(squares)
+            s = (x.max() - x) / (x.max() - x.min()) if x.max() > x.min() else np.ones(len(x))
+            weights[row, given] = s * (1 - np.exp(-parameter * s)) ** k
+    return weights

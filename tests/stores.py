@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mmdiff.formats import arrays
-from mmdiff.formats.manifest import Recipe
+from mmdiff.formats.manifest import Json, Recipe
 from mmdiff.formats.publish import Publication
 from mmdiff.formats.store import Artifact, Store
 from mmdiff.formats.verify import Problem, verify, verify_frame
@@ -56,14 +56,21 @@ def recipe(kind: str = "descriptors", **parameters: Any) -> Recipe:
     return Recipe(kind, 1, parameters, {})
 
 
-def publish(path: Path, name: str, values: Mapping[str, NDArray[Any]], of: Recipe | None = None) -> Artifact:
+def publish(
+    path: Path,
+    name: str,
+    values: Mapping[str, NDArray[Any]],
+    of: Recipe | None = None,
+    facts: Json | None = None,
+    run: Json | None = None,
+) -> Artifact:
     """Publishes arrays as they are, whatever they say."""
     of = of or recipe()
     with Publication(path, [name], "a test") as publication:
         draft = publication.draft(name, of)
         for array, content in values.items():
             draft.values(array, content)
-        artifact = publication.publish(draft, {}, {"command": "a test"})
+        artifact = publication.publish(draft, facts or {}, run or {"command": "a test"})
         publication.link({name: artifact})
     return Store.open(path).open_artifact(name)
 
@@ -136,6 +143,7 @@ def tree(path: Path, with_runs: bool = True) -> dict[str, bytes | str]:
 
 
 def chunk_inodes(path: Path) -> set[tuple[int, int]]:
-    """Which finished chunk files there are, and when each was written."""
-    stats = [file.stat() for file in path.rglob("c.*") if file.suffix != ".part"]
+    """Which finished chunk files there are, and when each was written; not those of scratch arrays, which go in the end."""
+    chunks = [file for file in path.rglob("c.*") if file.suffix != ".part" and not file.parent.name.startswith("pass")]
+    stats = [file.stat() for file in chunks]
     return {(status.st_ino, status.st_mtime_ns) for status in stats}

@@ -56,4 +56,4 @@ def test_every_command_is_in_the_reference() -> None:
     page = (ROOT / "docs" / "commands.md").read_text()
     files = {path.stem for path in (ROOT / "cli").glob("*.py")} - {"__init__", "errors", "options", "show"}
     for command in files:
-        assert f"## `mmdiff {'import' if command == 'importing' else command}`" in page
+        assert f"## `mmdiff {'import' if command == 'importing' else command.replace('_', '-')}`" in page

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from numpy.typing import NDArray
 
 from mmdiff.formats.kinds import KINDS
 from mmdiff.formats.store import Store
@@ -18,15 +20,20 @@ from tests.make_golden import (
     BAD_ROWS,
     DIMS,
     GOLDEN,
+    NODES,
     SEED_LABELS,
     SEED_ROWS,
     TEST_LABELS,
     TEST_ROWS,
+    K,
     golden_rows,
 )
 
 KEPT = [row for row in range(BACKGROUND_ROWS) if row not in BAD_ROWS]
-NAMES = ("descriptors/background", "descriptors/seeds", "descriptors/test", "models/pca")
+NAMES = (
+    *("descriptors/background", "descriptors/seeds", "descriptors/test", "models/pca"),
+    *("models/cells", "knn/BB", "knn/W0", "knn/test", "graph/W"),
+)
 
 
 def test_background_reads_without_mmdiff() -> None:
@@ -49,6 +56,44 @@ def test_test_points_read_without_mmdiff() -> None:
     labels = [numbers[index] if index >= 0 else -1 for index in plain.array(GOLDEN, NAMES[2], "labels")]
     assert tuple(labels) == TEST_LABELS
     assert plain.array(GOLDEN, NAMES[2], "vectors").dtype == np.float16
+
+
+def golden_nodes() -> NDArray[np.float64]:
+    """The vectors of all nodes: the background in cell order, then the seeds."""
+    order = plain.array(GOLDEN, "models/cells", "order")
+    background = plain.array(GOLDEN, NAMES[0], "vectors")[order]
+    np.testing.assert_array_equal(plain.array(GOLDEN, "models/cells", "vectors"), background)
+    return np.concatenate([background, plain.array(GOLDEN, NAMES[1], "vectors")]).astype(np.float64)
+
+
+def nearest(queries: NDArray[Any], nodes: NDArray[np.float64]) -> NDArray[np.int64]:
+    """By similarity, falling, then by number."""
+    scores = (queries.astype(np.float64) @ nodes.T).astype(np.float32)
+    return np.argsort(-scores, axis=1, kind="stable")[:, :K]
+
+
+def test_lists_read_without_mmdiff() -> None:
+    nodes = golden_nodes()
+    background = nodes[: NODES - SEED_ROWS]
+    test = plain.array(GOLDEN, NAMES[2], "vectors")
+    np.testing.assert_array_equal(plain.array(GOLDEN, "knn/BB", "neighbors"), nearest(background, background))
+    np.testing.assert_array_equal(plain.array(GOLDEN, "knn/W0", "neighbors"), nearest(nodes, nodes))
+    np.testing.assert_array_equal(plain.array(GOLDEN, "knn/test", "neighbors"), nearest(test, nodes))
+    best = (nodes @ nodes.T).max(axis=1)
+    np.testing.assert_allclose(plain.array(GOLDEN, "knn/W0", "similarities")[:, 0], best, rtol=1e-6)
+
+
+def test_graph_reads_without_mmdiff() -> None:
+    indptr, indices, scale = (plain.array(GOLDEN, "graph/W", array) for array in ("indptr", "indices", "scale"))
+    W = np.zeros((NODES, NODES))
+    for row in range(NODES):
+        entries = indices[indptr[row] : indptr[row + 1]]
+        W[row, entries & 0x7FFFFFFF] = (1 + (entries >> 31)) * scale[row]
+    W0 = np.zeros((NODES, NODES))
+    np.put_along_axis(W0, plain.array(GOLDEN, "knn/W0", "neighbors").astype(np.int64), 1, axis=1)
+    both = W0 + W0.T
+    np.testing.assert_allclose(W, both / both.sum(axis=1, keepdims=True), rtol=1e-6)
+    assert plain.manifest(GOLDEN, "graph/W")["facts"]["seeds"] == SEED_ROWS
 
 
 @pytest.mark.parametrize(("name", "rows", "shift"), [(NAMES[1], SEED_ROWS, 1), (NAMES[2], TEST_ROWS, 2)])

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 def kill_at_every_step(scenario: str, moment: str, folder: Path) -> dict[str, int]:
     """How often the import was killed, by system call; see `killing.py` for what is asserted after each."""
     command = [sys.executable, "-m", "tests.killing", scenario, moment, str(folder)]
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     kills: dict[str, int] = json.loads(done.stdout)
@@ -55,6 +55,10 @@ def test_import_killed_before_any_step_resumes_to_identical_bytes(quick_folder: 
 
 def test_import_killed_after_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
     assert sum(kill_at_every_step("background", "after", quick_folder).values()) > 150
+
+
+def test_build_graph_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
+    assert sum(kill_at_every_step("build", "before", quick_folder).values()) > 200
 
 
 def test_import_killed_in_the_middle_of_a_write_resumes_to_identical_bytes(quick_folder: Path) -> None:

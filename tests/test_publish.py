@@ -36,6 +36,9 @@ from tests.stores import (
     values_for,
 )
 
+# From Python 3.12 on: the children here do little, and do not wait for threads of the test runner.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 
 @pytest.fixture(autouse=True)
 def small_chunks() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""`.fvecs` and `.bvecs`, as the SIFT and Deep collections come: each row repeats its own width before its values."""
+"""`.fvecs`, `.bvecs` and `.ivecs`, as the SIFT and Deep collections come: each row repeats its own width before its values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource, WidthMismatch
 from mmdiff.formats.sources.base import Rows
@@ -17,12 +18,12 @@ VALUE_TYPES: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np
 HEADER = np.dtype("<i4")
 
 
-class VecsSource(Matrix):
+class VecsFile:
     """Rows of an int32 width and that many values. Each row's width is checked when the row is read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stored: np.dtype[Any]) -> None:
         self._file = RawFile(path)
-        self._stored = VALUE_TYPES[path.suffix.lower()]
+        self._stored = stored
         head = self._file.head(HEADER.itemsize)
         if not head:
             raise UnreadableSource(f"{path}: holds no rows (the file is empty). Check how it was written.")
@@ -31,23 +32,23 @@ class VecsSource(Matrix):
                 f"{path}: {len(head)} bytes, expected at least 4 for the first row's width. It is truncated: copy or "
                 "write it again."
             )
-        width = int(np.frombuffer(head, HEADER)[0])
-        if width <= 0:
+        self.width = int(np.frombuffer(head, HEADER)[0])
+        if self.width <= 0:
             raise UnreadableSource(
-                f"{path}, row 0: a width of {width}, expected 1 or more. It is not a {path.suffix} file: check how it "
+                f"{path}, row 0: a width of {self.width}, expected 1 or more. It is not a {path.suffix} file: check how it "
                 "was written."
             )
-        self._row_size = HEADER.itemsize + width * self._stored.itemsize
-        rows, rest = divmod(self._file.size, self._row_size)
+        self._row_size = HEADER.itemsize + self.width * stored.itemsize
+        self.rows, rest = divmod(self._file.size, self._row_size)
         if rest:
             raise UnreadableSource(
-                f"{path}: row 0 has {width:,} values, so each row takes {self._row_size:,} bytes, but the file's "
-                f"{self._file.size:,} bytes are {rows:,} such rows and {rest:,} bytes. It is truncated or its rows "
+                f"{path}: row 0 has {self.width:,} values, so each row takes {self._row_size:,} bytes, but the file's "
+                f"{self._file.size:,} bytes are {self.rows:,} such rows and {rest:,} bytes. It is truncated or its rows "
                 "differ in width: write it again."
             )
-        super().__init__(str(path), (rows, width), self._stored, (path,))
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start..stop-1, C-contiguous."""
         raw = np.empty((stop - start, self._row_size), np.uint8)
         self._file.read_into(raw, start * self._row_size)
         widths = np.ascontiguousarray(raw[:, : HEADER.itemsize]).view(HEADER).reshape(-1)
@@ -55,8 +56,19 @@ class VecsSource(Matrix):
         if len(wrong):
             row = int(wrong[0])
             raise WidthMismatch(
-                f"{self.locate(start + row)}: found a width of {widths[row]:,}, expected {self.width:,} as in row 0. "
+                f"{self._file.name}, row {start + row}: found a width of {widths[row]:,}, expected {self.width:,} as in row 0. "
                 "The file is damaged or its rows differ in width: write it again."
             )
-        values = np.ascontiguousarray(raw[:, HEADER.itemsize :]).view(self._stored)
-        return values.astype(self.dtype, copy=False)
+        return np.ascontiguousarray(raw[:, HEADER.itemsize :]).view(self._stored)
+
+
+class VecsSource(Matrix):
+    """Embeddings in such a file."""
+
+    def __init__(self, path: Path) -> None:
+        stored = VALUE_TYPES[path.suffix.lower()]
+        self._rows = VecsFile(path, stored)
+        super().__init__(str(path), (self._rows.rows, self._rows.width), stored, (path,))
+
+    def _read(self, start: int, stop: int) -> Rows:
+        return self._rows.read(start, stop).astype(self.dtype, copy=False)

@@ -32,13 +32,18 @@ def write_npz(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], prog
                 _write_array(CheckedArray(artifact, name), entry, advance)
 
 
+def write_header(stream: IO[bytes], dtype: str, shape: tuple[int, ...]) -> None:
+    """What stands before the values in a `.npy` file."""
+    descr = np.dtype(dtype).newbyteorder("<").str
+    npy.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+
+
 def _bytes_of(artifact: Artifact, arrays: Sequence[str]) -> int:
     return sum(artifact.spec(name).shape[0] * artifact.spec(name).row_bytes for name in arrays)
 
 
 def _write_array(array: CheckedArray, stream: IO[bytes], advance: Advance) -> None:
-    dtype = np.dtype(array.spec.dtype).newbyteorder("<")
-    npy.write_array_header_1_0(stream, {"descr": dtype.str, "fortran_order": False, "shape": array.spec.shape})
+    write_header(stream, array.spec.dtype, array.spec.shape)
     for block in array.blocks():
         stream.write(block.reshape(-1).view(np.uint8).data)
         advance(block.nbytes)

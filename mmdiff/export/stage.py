@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from mmdiff.export.csvs import write_csv
+from mmdiff.export.graphs import write_csr
 from mmdiff.export.numpys import write_npy, write_npz
 from mmdiff.export.parquet import write_parquet
 from mmdiff.export.target import check_place, whole_file
@@ -23,10 +24,14 @@ Writer = Callable[[Artifact, Sequence[str], IO[bytes], Progress], None]
 
 @dataclass(frozen=True)
 class Exports:
-    """What a kind of artifact can be exported to, by the ending of the file, and which of its arrays is the main one."""
+    """What a kind of artifact can be exported to, by the ending of the file, and which of its arrays is the main one.
+
+    `counted` is the array that has one row for each of the artifact's, where the main one has not.
+    """
 
     main: str | None
     writers: Mapping[str, Writer]
+    counted: str | None = None
 
 
 _ARRAYS: dict[str, Writer] = {".npy": write_npy, ".npz": write_npz}
@@ -34,6 +39,8 @@ _ANY_KIND = Exports(None, _ARRAYS)
 _BY_KIND = {
     "descriptors": Exports("vectors", {**_ARRAYS, ".parquet": write_parquet, ".csv": write_csv}),
     "pca": Exports("components", _ARRAYS),
+    "knn": Exports("neighbors", _ARRAYS),
+    "graph": Exports("indices", {**_ARRAYS, ".npz": write_csr}, counted="scale"),
 }
 
 
@@ -66,7 +73,7 @@ def export(store: Store, name: str, file: Path, array: str | None = None, progre
     check_place(file, store)
     with whole_file(file) as stream:
         exports.writers[ending](artifact, arrays, stream, progress)
-    counted = exports.main if exports.main in arrays else arrays[0]
+    counted = next((name for name in (exports.counted, exports.main) if name in arrays), arrays[0])
     rows, size = artifact.spec(counted).shape[0], file.stat().st_size
     return Outcome(name, str(file), ending.removeprefix("."), rows, size, time.perf_counter() - clock)
 

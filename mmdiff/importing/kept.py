@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import BadRow
 from mmdiff.formats.sources.base import Column, Source
 from mmdiff.importing.rows import ALL_ZERO, GOOD, NOT_FINITE, as_float32, examine
+from mmdiff.parallel import in_threads
 from mmdiff.progress import Progress
 
 _BLOCK_BYTES = 32 << 20
@@ -90,8 +90,8 @@ def drop_bad_rows(source: Source, progress: Progress) -> Kept:
         return examine(as_float32(source.read(start, min(start + size, source.rows))), False)
 
     found = []
-    with progress("looking for bad rows", source.rows, "rows") as advance, ThreadPoolExecutor(2) as pool:
-        for condition in pool.map(conditions, starts):
+    with progress("looking for bad rows", source.rows, "rows") as advance:
+        for condition in in_threads(conditions, starts):
             found.append(condition)
             advance(len(condition))
     condition = np.concatenate(found)

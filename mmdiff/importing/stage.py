@@ -7,7 +7,6 @@ wait for the disk. A chunk that is on the disk is not made again when an interru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from mmdiff.importing.kept import Kept, drop_bad_rows
 from mmdiff.importing.notes import notes_on
 from mmdiff.importing.rows import as_float32
 from mmdiff.importing.space import Space
+from mmdiff.parallel import in_threads
 from mmdiff.progress import Progress, silent
 from mmdiff.runs import Run
 
@@ -202,31 +202,27 @@ def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: 
 
     def convert(chunk: int) -> int:
         start, stop = vectors.spec.rows(chunk)
-        values = np.empty((stop - start, space.dims), vectors.spec.dtype)
         originals = None if raw is None or chunk in raw.crcs else np.empty((stop - start, space.width), raw.spec.dtype)
+        parts = []
         for low in range(start, stop, rows_per_piece):
-            piece = slice(low - start, min(low + rows_per_piece, stop) - start)
-            block = rows.read(low, start + piece.stop)
+            high = min(low + rows_per_piece, stop)
+            block = rows.read(low, high)
             if block.dtype == np.float64:
                 block = as_float32(block)
             if originals is not None:
-                originals[piece] = block
+                originals[low - start : high - start] = block
             projected = space.project(block, lambda row, low=low: rows.locate(low + row))  # type: ignore[misc]
-            values[piece] = _narrowed(projected, request.dtype, rows, low)
+            parts.append(_narrowed(projected, request.dtype, rows, low))
         if raw is not None and originals is not None:
             raw.write(chunk, originals)
-        vectors.write(chunk, values)
+        vectors.write(chunk, parts[0] if len(parts) == 1 else np.concatenate(parts))
         return stop - start
 
     todo = sorted({*vectors.missing, *(raw.missing if raw else ())})
     with progress(f"importing {rows.name}", rows.rows, "rows") as advance:
         advance(rows.rows - sum(stop - start for start, stop in map(vectors.spec.rows, todo)))
-        pool = ThreadPoolExecutor(_THREADS)
-        try:
-            for count in pool.map(convert, todo):
-                advance(count)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for count in in_threads(convert, todo, _THREADS):
+            advance(count)
     return found
 
 

@@ -1,0 +1,262 @@
+"""W = D^-1 (W0 + W0^T) from lists of neighbours (paper, section 3.2): an external transpose in bounded memory.
+
+One sequential pass over the lists counts the edges that lead to each row. Rows are cut into ranges whose incoming edges fit the
+memory. For each range one more pass gathers these edges, then each row merges its own list with what leads to it and is
+appended to the graph. The diagonal stays: a node that is its own neighbour has the entry 2 there. Every range ends in a
+checkpoint: a run that is killed repeats the counting and at most one range, and its bytes are the same, whatever the ranges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import BadOption, Corrupt, Stale
+from mmdiff.formats.growing import WAITING, Growth
+from mmdiff.formats.manifest import Json
+from mmdiff.formats.publish import Draft
+from mmdiff.graph import transpose
+from mmdiff.graph.lists import NONE, Lists
+from mmdiff.graph.weights import Weighting
+from mmdiff.memory import anonymous_bytes
+from mmdiff.parallel import cores, in_order
+from mmdiff.progress import Advance, Progress
+
+Result = TypeVar("Result")
+
+# Edges that a thread takes at a time: their lists stay in the cache, and the overhead of Python is lost among them.
+BLOCK_EDGES = 1 << 19
+
+# Incoming edges of a range are found by 32-bit cursors.
+MOST_EDGES = (1 << 32) - 1
+
+# What kernels need to be loaded or compiled.
+_KERNEL_BYTES = 64 << 20
+
+_NODE_BYTES, _CURSOR_BYTES, _COLUMN_BYTES, _WEIGHT_BYTES = 4, 4, 4, 4
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far the graph has come."""
+
+    rows: int = 0
+    edges: int = 0
+    reciprocal: int = 0
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Finished rows; `ends` count from the first of them."""
+
+    columns: NDArray[np.uint32]
+    weights: NDArray[Any] | None
+    ends: NDArray[np.int64]
+    scale: NDArray[np.float32]
+    reciprocal: int
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """What leads to rows first..first+len(cursors)-1: sources in order, each row's up to its cursor."""
+
+    first: int
+    cursors: NDArray[np.uint32]
+    sources: NDArray[np.uint32]
+    weights: NDArray[np.float32] | None
+
+
+def symmetrise(lists: Lists, draft: Draft, memory: int, progress: Progress, weighting: Weighting | None = None) -> Json:
+    """Writes `indptr`, `indices`, `scale` (and `weights`) of W; returns the facts `nodes`, `edges` and `reciprocal`.
+
+    The process holds at most `memory` bytes of its own; what it held before this call counts. The least that is needed are 4
+    bytes a node, the incoming edges of the row that has the most, and some blocks of edges in work.
+    """
+    if weighting is not None:
+        weighting.check(lists.k)
+    with Symmetriser.of(lists, draft, memory, weighting) as work:
+        done = work.run(progress)
+    return {
+        "nodes": lists.nodes,
+        "edges": done.edges,
+        "reciprocal": round(done.reciprocal / done.edges, 6) if done.edges else 0.0,
+    }
+
+
+class Symmetriser:
+    """The work on one graph, with its threads and the arrays it appends to."""
+
+    def __init__(
+        self,
+        lists: Lists,
+        growth: Growth,
+        pool: ThreadPoolExecutor,
+        memory: int,
+        fixed: int,
+        weighting: Weighting | None,
+    ) -> None:
+        self.lists, self.growth, self.pool, self.weighting = lists, growth, pool, weighting
+        self.memory, self.fixed = memory, fixed
+        self.threads = cores()
+        # The largest power of two up to the number of threads.
+        self.lanes = 1 << (self.threads.bit_length() - 1)
+        self.edge_bytes = _COLUMN_BYTES + (_WEIGHT_BYTES if weighting else 0)
+        self.rows_per_block = max(1, BLOCK_EDGES // max(1, lists.k))
+
+    @classmethod
+    @contextmanager
+    def of(cls, lists: Lists, draft: Draft, memory: int, weighting: Weighting | None) -> Iterator[Symmetriser]:
+        dtypes = {"indptr": "int64", "indices": "uint32", "scale": "float32"}
+        if weighting is not None:
+            dtypes["weights"] = weighting.dtype
+        # A block in work is a list, its similarities and weights, and twice as many columns (and weights) that come of it.
+        block = BLOCK_EDGES * (3 + 2 * (2 if weighting else 1)) * _COLUMN_BYTES
+        fixed = anonymous_bytes() + _KERNEL_BYTES + _NODE_BYTES * lists.nodes + block * (_ahead(cores()) + _waiting(dtypes))
+        refuse_little_memory(memory, fixed, lists.nodes)
+        with Growth(draft, dtypes) as growth, ThreadPoolExecutor(cores()) as pool:
+            yield cls(lists, growth, pool, memory, fixed, weighting)
+
+    def run(self, progress: Progress) -> Done:
+        """All rows that are not there yet."""
+        done = Done(**self.growth.note)
+        if not self.growth.note:
+            self.growth.append("indptr", np.zeros(1, np.int64))
+        if done.rows < self.lists.nodes:
+            degrees = self._count(progress)
+            ranges = self._ranges(degrees, done.rows)
+            passes = len(ranges) * self.lists.nodes + self.lists.nodes - done.rows
+            with progress("symmetrising", passes, "rows") as advance:
+                for first, stop in ranges:
+                    # Not kept under a name: the next range needs its room.
+                    done = self._merge(self._gather(degrees[first:stop], first, advance), done, advance)
+                    self.growth.checkpoint(asdict(done))
+        self.growth.close()
+        return done
+
+    def _count(self, progress: Progress) -> NDArray[np.uint32]:
+        """The number of edges that lead to each row."""
+        degrees = np.zeros(self.lists.nodes, np.uint32)
+        with progress("counting edges", self.lists.nodes, "rows") as advance:
+            for start, neighbors, _ in self._blocks(advance, weighted=False):
+                bad = [row for row in self._in_lanes(transpose.count, neighbors, degrees) if row >= 0]
+                if bad:
+                    self._refuse(start + min(bad), neighbors[min(bad)])
+        return degrees
+
+    def _ranges(self, degrees: NDArray[np.uint32], first: int) -> list[tuple[int, int]]:
+        """Rows from `first` on, cut so that the incoming edges of each range fit the room."""
+        longest = int(degrees.max(initial=0))
+        # Of rows with more edges than a block has, several may be in work at once.
+        at_once = _ahead(self.threads) + _waiting(self.growth.arrays)
+        fixed = self.fixed + max(0, longest - BLOCK_EDGES) * self.edge_bytes * at_once
+        refuse_little_memory(self.memory, fixed + longest * self.edge_bytes + _CURSOR_BYTES, self.lists.nodes)
+        room = self.memory - fixed
+        ranges = []
+        while first < len(degrees):
+            stop = transpose.end_of_range(degrees, first, room, self.edge_bytes, _CURSOR_BYTES, MOST_EDGES)
+            ranges.append((first, stop))
+            first = stop
+        return ranges
+
+    def _gather(self, degrees: NDArray[np.uint32], first: int, advance: Advance) -> Incoming:
+        edges = int(degrees.sum(dtype=np.int64))
+        sources = np.empty(edges, np.uint32)
+        weights = None if self.weighting is None else np.empty(edges, np.float32)
+        cursors = transpose.starts_of(degrees)
+        for start, neighbors, of_block in self._blocks(advance):
+            self._in_lanes(transpose.gather, neighbors, of_block, start, first, cursors, sources, weights)
+        if not transpose.is_filled(degrees, cursors):
+            raise Stale("the lists of neighbours changed while the graph was made from them. Run the same command again.")
+        return Incoming(first, cursors, sources, weights)
+
+    def _merge(self, incoming: Incoming, done: Done, advance: Advance) -> Done:
+        for merged in in_order(
+            self.pool, lambda rows: self._merge_rows(incoming, *rows), self._cuts(incoming), _ahead(self.threads)
+        ):
+            self.growth.append("indptr", merged.ends + done.edges)
+            self.growth.append("indices", merged.columns)
+            self.growth.append("scale", merged.scale)
+            if merged.weights is not None:
+                self.growth.append("weights", merged.weights)
+            done = Done(done.rows + len(merged.ends), done.edges + len(merged.columns), done.reciprocal + merged.reciprocal)
+            advance(len(merged.ends))
+        return done
+
+    def _cuts(self, incoming: Incoming) -> Iterator[tuple[int, int]]:
+        """Rows of a range, counted from its first, in pieces of no more incoming edges than a block has, or of one row."""
+        cursors = incoming.cursors
+        start = 0
+        while start < len(cursors):
+            before = int(cursors[start - 1]) if start else 0
+            near = cursors[start : start + self.rows_per_block].astype(np.int64)
+            stop = start + max(1, int(np.searchsorted(near, before + BLOCK_EDGES, "right")))
+            yield start, stop
+            start = stop
+
+    def _merge_rows(self, incoming: Incoming, start: int, stop: int) -> Merged:
+        neighbors, weights = self._block(incoming.first + start, incoming.first + stop)
+        before = int(incoming.cursors[start - 1]) if start else 0
+        most = neighbors.size + int(incoming.cursors[stop - 1]) - before
+        columns = np.empty(most, np.uint32)
+        values = None if weights is None else np.empty(most, np.float32)
+        ends, scale = np.empty(stop - start, np.int64), np.empty(stop - start, np.float32)
+        reciprocal = transpose.merge(
+            *(neighbors, weights, start, incoming.cursors, incoming.sources, incoming.weights, columns, values, ends, scale)
+        )
+        edges = int(ends[-1])
+        stored = None
+        if values is not None and self.weighting is not None:
+            # Rows are normalised by the sum of what is stored, so that they sum to 1 in either precision.
+            stored = values[:edges].astype(self.weighting.dtype, copy=False)
+            transpose.scale_of(ends, stored.astype(np.float32, copy=False), scale)
+        return Merged(columns[:edges], stored, ends, scale, reciprocal)
+
+    def _blocks(
+        self, advance: Advance, weighted: bool = True
+    ) -> Iterator[tuple[int, NDArray[np.uint32], NDArray[np.float32] | None]]:
+        """All lists in order, with their weights if those are wanted; some blocks are read ahead."""
+
+        def read(start: int) -> tuple[int, NDArray[np.uint32], NDArray[np.float32] | None]:
+            return start, *self._block(start, min(start + self.rows_per_block, self.lists.nodes), weighted)
+
+        for block in in_order(self.pool, read, range(0, self.lists.nodes, self.rows_per_block), self.threads):
+            yield block
+            advance(len(block[1]))
+
+    def _block(self, start: int, stop: int, weighted: bool = True) -> tuple[NDArray[np.uint32], NDArray[np.float32] | None]:
+        neighbors, similarities = self.lists.block(start, stop)
+        weights = self.weighting.of(neighbors, similarities) if self.weighting is not None and weighted else None
+        return neighbors, weights
+
+    def _in_lanes(self, kernel: Callable[..., Result], *arguments: Any) -> list[Result]:
+        """What a kernel returns for each lane."""
+        return list(self.pool.map(lambda lane: kernel(lane, self.lanes, *arguments), range(self.lanes)))
+
+    def _refuse(self, row: int, neighbors: NDArray[np.uint32]) -> None:
+        node = next(int(node) for node in neighbors if self.lists.nodes <= node < NONE)
+        raise Corrupt(
+            f"lists of neighbours, row {row}: node {node} of {self.lists.nodes}. Find the damage with `mmdiff verify`."
+        )
+
+
+def refuse_little_memory(memory: int, needed: int, nodes: int) -> None:
+    if memory < needed:
+        allowed, least = memory / 2**20, math.ceil(needed / 2**20)
+        raise BadOption(f"--memory: a graph of {nodes:,} nodes needs at least {least:,}M, not {allowed:,.0f}M. Allow for more.")
+
+
+def _ahead(threads: int) -> int:
+    """Blocks in work, and in line to be appended."""
+    return threads + 1
+
+
+def _waiting(arrays: Collection[str]) -> int:
+    """Blocks that were appended and wait for the disk."""
+    return WAITING // len(arrays) + 1

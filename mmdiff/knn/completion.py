@@ -1,0 +1,95 @@
+"""Completing the graph on-line, when seeds and test points are there: `knn/W0` and `knn/test` (paper, 3.5 and the supplement).
+
+    W0 = [ W_BB  W_BL ]     rows of the background: their own lists, which seeds enter
+         [ W_LB  W_LL ]     rows of the seeds: nearest background and nearest seeds, merged
+
+Nodes are the background in cell order, then the seeds, then, when transductive, the test points. `knn/BB` is read and never
+computed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.manifest import Json
+from mmdiff.formats.publish import Draft
+from mmdiff.knn.background import ListWriter
+from mmdiff.knn.cells import Cells
+from mmdiff.knn.enter import Entrance
+from mmdiff.knn.flat import search_flat
+from mmdiff.knn.lists import NONE, merge
+from mmdiff.knn.probe import Lists, Probe
+from mmdiff.progress import Progress
+
+
+@dataclass(frozen=True)
+class Background:
+    """The part of the graph that was there before."""
+
+    cells: Cells
+    BB: Lists
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """All nodes: the background, where there is one, and the points that join it."""
+
+    background: Background | None
+    points: NDArray[Any]
+    k: int
+    recall: float
+    seed: int
+
+    @property
+    def border(self) -> int:
+        """The first id behind the background."""
+        return 0 if self.background is None else len(self.background.cells.vectors)
+
+    @property
+    def count(self) -> int:
+        return self.border + len(self.points)
+
+    def probe(self, points: NDArray[Any]) -> Probe | None:
+        if self.background is None:
+            return None
+        return Probe(self.background.cells, self.background.BB[0], points, self.recall, self.seed)
+
+    def nearest(self, queries: NDArray[Any], probe: Probe | None) -> Lists:
+        """The k nearest of all nodes to points outside the background: [W_LB W_LL], and the lists of test points."""
+        neighbors, similarities = search_flat(queries, self.points, self.k)
+        neighbors[neighbors != NONE] += np.uint32(self.border)
+        return (neighbors, similarities) if probe is None else merge(probe.find(queries), (neighbors, similarities))
+
+
+def write_W0(draft: Draft, nodes: Nodes, progress: Progress) -> Json:
+    """Writes the lists of all nodes, each with k neighbours as long as there are as many nodes; returns the facts."""
+    facts: Json = {"nodes": nodes.count, "rows": nodes.count}
+    probe, entrance = nodes.probe(nodes.points), None
+    if nodes.background is not None and probe is not None:
+        entrance = Entrance(nodes.background.cells, nodes.background.BB, nodes.points, nodes.recall, nodes.seed)
+        facts |= {"W_LB": probe.facts, "W_BL": entrance.facts}
+
+    def rows(start: int, stop: int) -> Lists:
+        parts = []
+        border = min(max(nodes.border, start), stop)
+        if nodes.background is not None and entrance is not None and start < border:
+            own = (lists[start:border] for lists in nodes.background.BB)
+            parts.append(merge(tuple(own), entrance.of(start, border)))  # type: ignore[arg-type]
+        if border < stop:
+            parts.append(nodes.nearest(nodes.points[border - nodes.border : stop - nodes.border], probe))
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+    ListWriter.declare(draft.array, nodes.count, nodes.k).fill(rows, "completing the graph", progress)
+    return facts
+
+
+def write_test(draft: Draft, nodes: Nodes, test: NDArray[Any], progress: Progress) -> Json:
+    """Writes the lists of the test points, which are not nodes: they only look at some (paper, section 3.2)."""
+    probe = nodes.probe(test)
+    writer = ListWriter.declare(draft.array, len(test), nodes.k)
+    writer.fill(lambda start, stop: nodes.nearest(test[start:stop], probe), "finding neighbours of test points", progress)
+    return {"nodes": nodes.count, "rows": len(test)} | ({} if probe is None else {"W_test": probe.facts})
