@@ -18,6 +18,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks
 
 docs: $(READY)

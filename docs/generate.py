@@ -33,7 +33,7 @@ def figures_table() -> str:
     results = json.loads((ROOT / "benchmarks" / "results.json").read_text())
     machine = results["machine"]
     lines = ["| what | mmdiff | peer | | times better |", "|---|---|---|---|---|"]
-    lines += [_figure_line(figure) for figure in results["figures"]]
+    lines += [_figure_line(figure) for section in results["sections"].values() for figure in section]
     memory = machine["memory"] / 2**30
     lines.append(f"\n{machine['cores']} cores of {machine['cpu']}, {memory:.0f} GiB, {machine['date']}.")
     return "\n".join(lines)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -14,3 +17,25 @@ def kernel(function: Function) -> Function:
     """Compiles a function with numba; to the type checker it stays what it was."""
     compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})(function)
     return cast(Function, compiled)
+
+
+def _prefetch(typing: Any, array: Any, index: Any) -> Any:
+    """Asks for an entry of an array that will be changed soon, of one dimension; where there is none, nothing happens."""
+    del typing
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type, index_type = signature.args
+        values = context.make_array(array_type)(context, builder, arguments[0])
+        at = [context.cast(builder, arguments[1], index_type, types.intp)]
+        entry = cast(Any, cgutils).get_item_pointer(context, builder, array_type, values, at)
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        to_write, keep, data = number(1), number(3), number(1)
+        declared = builder.module.declare_intrinsic("llvm.prefetch", (byte,), function)
+        builder.call(declared, [builder.bitcast(entry, byte), to_write, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(array, index), emit
+
+
+prefetch = cast(Callable[[Any, Any], None], intrinsic(cast(Any, _prefetch)))

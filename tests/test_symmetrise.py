@@ -24,6 +24,7 @@ from mmdiff.formats.store import Store
 from mmdiff.graph.graph import COLUMN, Graph
 from mmdiff.graph.lists import NONE, ArrayLists, Block
 from mmdiff.graph.weights import Weighting
+from mmdiff.parallel import cores
 from mmdiff.progress import Advance
 from tests.graphs import SomeLists, anew, lists_of_all_kinds, make_graph, pieces_of, some_lists
 from tests.naive import naive_symmetrise, naive_weights
@@ -187,7 +188,7 @@ def test_interrupted_run_repeats_at_most_one_range(quick_folder: Path, weighting
         make_graph(quick_folder / "store", second := Watched(made), weighting)
     assert tree(quick_folder / "store") == tree(quick_folder / "other")
     assert finished <= chunk_inodes(quick_folder / "store")
-    a_pass = 40
+    a_pass = 40 * cores()
     assert len(first.read) + len(second.read) <= len(undisturbed.read) + 2 * a_pass + 20
 
 

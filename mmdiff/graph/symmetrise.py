@@ -9,11 +9,13 @@ checkpoint: a run that is killed repeats the counting and at most one range, and
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +31,15 @@ from mmdiff.memory import anonymous_bytes
 from mmdiff.parallel import cores, in_order
 from mmdiff.progress import Advance, Progress
 
-Result = TypeVar("Result")
-
 # Edges that a thread takes at a time: their lists stay in the cache, and the overhead of Python is lost among them.
 BLOCK_EDGES = 1 << 19
 
 # Incoming edges of a range are found by 32-bit cursors.
 MOST_EDGES = (1 << 32) - 1
+
+# Ranges that a graph is cut into even if memory would allow for fewer, unless they would be smaller than this.
+_PASSES = 4
+_LITTLE_BYTES = 64 << 20
 
 # What kernels need to be loaded or compiled.
 _KERNEL_BYTES = 64 << 20
@@ -73,6 +77,19 @@ class Incoming:
     weights: NDArray[np.float32] | None
 
 
+@dataclass(frozen=True)
+class Lane:
+    """Rows that one thread takes care of in a pass over all lists."""
+
+    first: int
+    stop: int
+
+
+Weights = NDArray[np.float32] | None
+Visit = Callable[[Lane, int, NDArray[np.uint32], Weights], None]
+"""Called with a lane, the number of the first row of a block, and the neighbours and weights of the block."""
+
+
 def symmetrise(lists: Lists, draft: Draft, memory: int, progress: Progress, weighting: Weighting | None = None) -> Json:
     """Writes `indptr`, `indices`, `scale` (and `weights`) of W; returns the facts `nodes`, `edges` and `reciprocal`.
 
@@ -105,8 +122,6 @@ class Symmetriser:
         self.lists, self.growth, self.pool, self.weighting = lists, growth, pool, weighting
         self.memory, self.fixed = memory, fixed
         self.threads = cores()
-        # The largest power of two up to the number of threads.
-        self.lanes = 1 << (self.threads.bit_length() - 1)
         self.edge_bytes = _COLUMN_BYTES + (_WEIGHT_BYTES if weighting else 0)
         self.rows_per_block = max(1, BLOCK_EDGES // max(1, lists.k))
 
@@ -142,12 +157,18 @@ class Symmetriser:
 
     def _count(self, progress: Progress) -> NDArray[np.uint32]:
         """The number of edges that lead to each row."""
-        degrees = np.zeros(self.lists.nodes, np.uint32)
-        with progress("counting edges", self.lists.nodes, "rows") as advance:
-            for start, neighbors, _ in self._blocks(advance, weighted=False):
-                bad = [row for row in self._in_lanes(transpose.count, neighbors, degrees) if row >= 0]
-                if bad:
-                    self._refuse(start + min(bad), neighbors[min(bad)])
+        nodes = self.lists.nodes
+        degrees = np.zeros(nodes, np.uint32)
+
+        def count(lane: Lane, start: int, neighbors: NDArray[np.uint32], weights: Weights) -> None:
+            del weights
+            bad = transpose.count(neighbors, lane.first, lane.stop, degrees)
+            if bad >= 0:
+                self._refuse(start + bad, neighbors[bad])
+
+        lanes = [Lane(nodes * lane // self.threads, nodes * (lane + 1) // self.threads) for lane in range(self.threads)]
+        with progress("counting edges", nodes, "rows") as advance:
+            self._pass(lanes, count, advance, weighted=False)
         return degrees
 
     def _ranges(self, degrees: NDArray[np.uint32], first: int) -> list[tuple[int, int]]:
@@ -157,7 +178,9 @@ class Symmetriser:
         at_once = _ahead(self.threads) + _waiting(self.growth.arrays)
         fixed = self.fixed + max(0, longest - BLOCK_EDGES) * self.edge_bytes * at_once
         refuse_little_memory(self.memory, fixed + longest * self.edge_bytes + _CURSOR_BYTES, self.lists.nodes)
-        room = self.memory - fixed
+        # Another pass over the lists costs no more than memory that was not in use before.
+        enough = _CURSOR_BYTES * len(degrees) + self.edge_bytes * int(degrees.sum(dtype=np.int64))
+        room = min(self.memory - fixed, max(enough // _PASSES, longest * self.edge_bytes + _CURSOR_BYTES, _LITTLE_BYTES))
         ranges = []
         while first < len(degrees):
             stop = transpose.end_of_range(degrees, first, room, self.edge_bytes, _CURSOR_BYTES, MOST_EDGES)
@@ -170,8 +193,15 @@ class Symmetriser:
         sources = np.empty(edges, np.uint32)
         weights = None if self.weighting is None else np.empty(edges, np.float32)
         cursors = transpose.starts_of(degrees)
-        for start, neighbors, of_block in self._blocks(advance):
-            self._in_lanes(transpose.gather, neighbors, of_block, start, first, cursors, sources, weights)
+
+        def gather(lane: Lane, start: int, neighbors: NDArray[np.uint32], of_block: Weights) -> None:
+            own = cursors[lane.first : lane.stop]
+            transpose.gather(neighbors, of_block, start, first + lane.first, own, sources, weights)
+
+        # Lanes of as many edges each.
+        shares = np.arange(1, self.threads) * edges // self.threads
+        cuts = [0, *np.searchsorted(cursors, shares.astype(np.uint32)).tolist(), len(cursors)]
+        self._pass([Lane(*rows) for rows in pairwise(cuts)], gather, advance)
         if not transpose.is_filled(degrees, cursors):
             raise Stale("the lists of neighbours changed while the graph was made from them. Run the same command again.")
         return Incoming(first, cursors, sources, weights)
@@ -218,26 +248,29 @@ class Symmetriser:
             transpose.scale_of(ends, stored.astype(np.float32, copy=False), scale)
         return Merged(columns[:edges], stored, ends, scale, reciprocal)
 
-    def _blocks(
-        self, advance: Advance, weighted: bool = True
-    ) -> Iterator[tuple[int, NDArray[np.uint32], NDArray[np.float32] | None]]:
-        """All lists in order, with their weights if those are wanted; some blocks are read ahead."""
+    def _pass(self, lanes: list[Lane], visit: Visit, advance: Advance, weighted: bool = True) -> None:
+        """Goes through all lists once for each lane, all lanes at the same time."""
+        stopped = threading.Event()
 
-        def read(start: int) -> tuple[int, NDArray[np.uint32], NDArray[np.float32] | None]:
-            return start, *self._block(start, min(start + self.rows_per_block, self.lists.nodes), weighted)
+        def go(lane: Lane) -> None:
+            for start in range(0, self.lists.nodes, self.rows_per_block):
+                if stopped.is_set():
+                    return
+                stop = min(start + self.rows_per_block, self.lists.nodes)
+                visit(lane, start, *self._block(start, stop, weighted))
+                if lane is busy[0]:
+                    advance(stop - start)
 
-        for block in in_order(self.pool, read, range(0, self.lists.nodes, self.rows_per_block), self.threads):
-            yield block
-            advance(len(block[1]))
+        busy = [lane for lane in lanes if lane.first < lane.stop]
+        try:
+            list(self.pool.map(go, busy))
+        finally:
+            stopped.set()
 
     def _block(self, start: int, stop: int, weighted: bool = True) -> tuple[NDArray[np.uint32], NDArray[np.float32] | None]:
         neighbors, similarities = self.lists.block(start, stop)
         weights = self.weighting.of(neighbors, similarities) if self.weighting is not None and weighted else None
         return neighbors, weights
-
-    def _in_lanes(self, kernel: Callable[..., Result], *arguments: Any) -> list[Result]:
-        """What a kernel returns for each lane."""
-        return list(self.pool.map(lambda lane: kernel(lane, self.lanes, *arguments), range(self.lanes)))
 
     def _refuse(self, row: int, neighbors: NDArray[np.uint32]) -> None:
         node = next(int(node) for node in neighbors if self.lists.nodes <= node < NONE)

@@ -1,8 +1,7 @@
 """Kernels of the external transpose: counting, gathering and merging edges (paper, section 3.2: W0 + W0^T).
 
-Threads share a pass over the lists by target: each takes the edges that lead to its own rows (a lane), so that no two write to
-the same place, and whatever leads to a row is found in the order of its sources. Lanes are made of stripes of rows, since edges
-of neighbouring rows lead to neighbouring rows, and `lanes` is a power of two.
+Threads share a pass over the lists by target: each goes through all lists and takes the edges that lead to its own rows (a
+lane), so that no two write to the same place, and whatever leads to a row is found in the order of its sources.
 
 In numba, int(x) of a uint32 is a uint64, and that with an int64 a float64; `0 + x` is an int64, as offsets have to be.
 """
@@ -15,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.graph.lists import NONE
-from mmdiff.jit import kernel
+from mmdiff.jit import kernel, prefetch
 
-_STRIPE_BITS = np.uint32(10)
 _NONE = np.uint32(NONE)
 _ONE = np.uint32(1)
 _NEXT = np.uint64(1)
@@ -26,23 +24,26 @@ RECIPROCAL_SHIFT = np.uint32(31)
 # The inverse of a smaller sum would not be a float32.
 LEAST_SUM = 1e-37
 
+# Edges that are picked before they are put in place, and how many edges ahead of its turn a place is asked for.
+_PICKED = 4096
+_AHEAD = 32
+
 # Longer lists are sorted in the usual way: comparing all pairs is quick, but their number grows with the square.
 _MOST_PAIRED = 256
 
 
 @kernel
-def count(lane: int, lanes: int, neighbors: NDArray[np.uint32], degrees: NDArray[np.uint32]) -> int:
-    """Adds the edges of some lists to the numbers of edges that lead to each row; returns the first bad row, or -1."""
-    nodes, mine, others = np.uint32(len(degrees)), np.uint32(lane), np.uint32(lanes - 1)
+def count(neighbors: NDArray[np.uint32], first: int, stop: int, degrees: NDArray[np.uint32]) -> int:
+    """Adds edges that lead to rows first..stop-1 to their numbers; returns the first row that names no node, or -1."""
+    nodes, base, rows = np.uint32(len(degrees)), np.uint32(first), np.uint32(stop - first)
     bad = -1
     for i in range(len(neighbors)):
         for j in range(neighbors.shape[1]):
             target = neighbors[i, j]
-            if (target >> _STRIPE_BITS) & others == mine:
-                if target < nodes:
-                    degrees[target] += _ONE
-                elif target != _NONE and bad < 0:
-                    bad = i
+            if np.uint32(target - base) < rows:
+                degrees[target] += _ONE
+            elif target >= nodes and target != _NONE and bad < 0:
+                bad = i
     return bad
 
 
@@ -73,8 +74,6 @@ def starts_of(degrees: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 @kernel
 def gather(
-    lane: int,
-    lanes: int,
     neighbors: NDArray[np.uint32],
     weights: NDArray[np.float32] | None,
     first_source: int,
@@ -83,23 +82,40 @@ def gather(
     incoming: NDArray[np.uint32],
     incoming_weights: NDArray[np.float32] | None,
 ) -> None:
-    """Puts the sources of edges that lead to the range beginning at `first` where its cursors are, and moves those on."""
-    mine, others = np.uint32(lane), np.uint32(lanes - 1)
+    """Puts the sources of edges that lead to a lane, from row `first` on, where its cursors are, and moves those on.
+
+    Edges of the lane are picked without branches first, some rows at a time, so that the places they go to can be asked for
+    before they are needed: edges that lead far away are what takes time.
+    """
+    k = neighbors.shape[1]
     base, rows, room = np.uint32(first), np.uint32(len(cursors)), np.uint32(len(incoming))
-    for i in range(len(neighbors)):
-        source = np.uint32(first_source + i)
-        for j in range(neighbors.shape[1]):
-            target = neighbors[i, j]
-            if (target >> _STRIPE_BITS) & others == mine:
-                row = np.uint32(target - base)
-                if row < rows:
-                    at = cursors[row]
-                    # Only lists that changed since they were counted lead further; `is_filled` finds out.
-                    if at < room:
-                        incoming[at] = source
-                        if weights is not None and incoming_weights is not None:
-                            incoming_weights[at] = weights[i, j]
-                        cursors[row] = at + _ONE
+    targets, sources = np.zeros(_PICKED + k + _AHEAD, np.uint32), np.empty(_PICKED + k, np.uint32)
+    values = None if weights is None else np.empty(_PICKED + k, np.float32)
+    i = 0
+    while i < len(neighbors):
+        picked: Any = np.uint64(0)
+        while i < len(neighbors) and picked < _PICKED:
+            for j in range(k):
+                row = np.uint32(neighbors[i, j] - base)
+                targets[picked] = row
+                sources[picked] = np.uint32(first_source + i)
+                if weights is not None and values is not None:
+                    values[picked] = weights[i, j]
+                picked += np.uint64(row < rows)
+            i += 1
+        # Any row will do to be asked for behind the last one.
+        for ahead in range(_AHEAD):
+            targets[picked + np.uint64(ahead)] = 0
+        for e in range(np.int64(picked)):
+            prefetch(cursors, targets[e + _AHEAD])
+            prefetch(incoming, cursors[targets[e + _AHEAD // 2]])
+            at = cursors[targets[e]]
+            # Only lists that changed since they were counted lead further; `is_filled` finds out.
+            if at < room:
+                incoming[at] = sources[e]
+                if values is not None and incoming_weights is not None:
+                    incoming_weights[at] = values[e]
+                cursors[targets[e]] = at + _ONE
 
 
 @kernel
