@@ -167,7 +167,7 @@ def _one_pass(draft: Draft, vectors: NDArray[Any], before: ListWriter, number: i
 
 
 def _by_factory(draft: Draft, cells: Cells, sample: Sample, progress: Progress) -> Json:
-    """Search with an index that the user chose, tuned for the recall on one half of the sample, measured on all of it."""
+    """Search with an index that the user chose, tuned for the recall on one sample of rows, measured on another."""
     parameters = draft.recipe.parameters
     k, device = parameters["k"], parameters["device"]
     tuning = draw(cells.vectors, k, _HELD_OUT // 4, parameters["seed"] + 1)

@@ -19,7 +19,7 @@ NONE = np.uint32(0xFFFFFFFF)
 
 # Rows are selected from this many times k candidates at a time: fewer selections, and still in cache.
 ROOM = 3
-# Scores in float32 are off by less than this; candidates that close to the last place are kept for exact comparison.
+# Scores in float32 may put two candidates in the wrong order: so many more than k are kept to be compared exactly.
 SPARE = 4
 
 

@@ -15,7 +15,7 @@ from mmdiff.jit import kernel
 from mmdiff.knn.half import for_kernels
 from mmdiff.knn.lists import NONE, ROOM, SPARE, keep_best, quick_similarity, settle
 
-# Room for k * k candidates with k up to 60; more neighbours are looked up in a larger table.
+# The table has twice as many places as there can be candidates, and never fewer than this.
 _SMALLEST_TABLE = 1 << 12
 
 
