@@ -2,6 +2,9 @@
 
 A chunk file is the chunk's bytes with a CRC-32C behind them and nothing else, so that all chunk files of an array can be mapped
 side by side (`mapping.py`). The last chunk is padded with zeros to full size, as zarr's regular grid wants it.
+
+An array of three dimensions is a pile of planes, each of which is cut into chunks like an array of two: so the planes can be
+written one after the other, and none of them has to fill whole pages.
 """
 
 from __future__ import annotations
@@ -55,21 +58,41 @@ class ArraySpec:
         """The size of each chunk file: the last one is as large as the others."""
         return self.chunk_bytes + TAIL_BYTES
 
+    @property
+    def planes(self) -> int:
+        return self.shape[0] if len(self.shape) == 3 else 1
+
+    @property
+    def length(self) -> int:
+        """Rows of a plane."""
+        return self.shape[1] if len(self.shape) == 3 else self.shape[0]
+
+    @property
+    def table(self) -> tuple[int, ...]:
+        """The shape of all rows, those of the planes one below the other."""
+        return (self.planes * self.length, self.shape[2]) if len(self.shape) == 3 else self.shape
+
+    @cached_property
+    def chunks_per_plane(self) -> int:
+        return -(-self.length // self.rows_per_chunk)
+
     @cached_property
     def chunks(self) -> int:
-        return -(-self.shape[0] // self.rows_per_chunk)
+        return self.planes * self.chunks_per_plane
 
     @property
     def bytes_on_disk(self) -> int:
         return self.chunks * self.file_bytes
 
     def rows(self, chunk: int) -> tuple[int, int]:
-        """The first row of a chunk, and the one behind its last."""
-        start = chunk * self.rows_per_chunk
-        return start, min(start + self.rows_per_chunk, self.shape[0])
+        """The first row of a chunk, and the one behind its last, counted through all planes."""
+        plane, piece = divmod(chunk, self.chunks_per_plane)
+        start = piece * self.rows_per_chunk
+        return plane * self.length + start, plane * self.length + min(start + self.rows_per_chunk, self.length)
 
     def chunk_file(self, chunk: int) -> str:
-        return ".".join(["c", str(chunk), *("0" for _ in self.shape[1:])])
+        place = divmod(chunk, self.chunks_per_plane) if len(self.shape) == 3 else (chunk,)
+        return ".".join(["c", *map(str, place), *("0" for _ in self.table[1:])])
 
     def zarr_json(self) -> dict[str, Any]:
         return {
@@ -79,7 +102,7 @@ class ArraySpec:
             "data_type": self.dtype,
             "chunk_grid": {
                 "name": "regular",
-                "configuration": {"chunk_shape": [self.rows_per_chunk, *self.shape[1:]]},
+                "configuration": {"chunk_shape": [*(1 for _ in self.shape[2:]), self.rows_per_chunk, *self.table[1:]]},
             },
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
             "fill_value": 0,
@@ -110,7 +133,7 @@ class ArraySpec:
 
 
 def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    return math.prod(shape[1:]) * np.dtype(dtype).itemsize
+    return (shape[-1] if len(shape) > 1 else 1) * np.dtype(dtype).itemsize
 
 
 def page_unit(shape: tuple[int, ...], dtype: str) -> int:
@@ -124,7 +147,8 @@ def even_rows_per_chunk(*arrays: tuple[tuple[int, ...], str]) -> int:
     Chunks are as even as whole pages allow, so that little is lost to the padding of the last one. Page units are powers of
     two, so the largest is a multiple of the others.
     """
-    rows = arrays[0][0][0]
+    first = arrays[0][0]
+    rows = first[1] if len(first) == 3 else first[0]
     unit = max(page_unit(shape, dtype) for shape, dtype in arrays)
     most = max(1, CHUNK_BYTES // max(row_bytes(shape, dtype) for shape, dtype in arrays) // unit) * unit
     chunks = max(1, math.ceil(rows / most))

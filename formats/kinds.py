@@ -143,6 +143,23 @@ def _check_graph(artifact: Artifact) -> Iterator[Finding]:
             yield "order", "not a permutation"
 
 
+def _check_scores(artifact: Artifact) -> Iterator[Finding]:
+    classes, planes = _class_count(artifact), artifact.manifest.facts.get("planes")
+    if not isinstance(planes, list):
+        yield "scores", "the manifest does not say which iterations there are"
+        return
+    yield from _check_strings(artifact, "class_names", classes)
+    for name, expected in (
+        ("scores", (len(planes), artifact.manifest.facts.get("tests"), classes)),
+        ("column_sums", (artifact.manifest.parameters.get("iterations", 0) + 1, classes)),
+        ("top_scores", artifact.spec("top_classes").shape if "top_classes" in artifact else None),
+    ):
+        if name in artifact and artifact.spec(name).shape != expected:
+            yield name, f"of shape {artifact.spec(name).shape}; expected {expected}"
+    if "top_classes" in artifact:
+        yield from _check_range(artifact, "top_classes", -1, classes)
+
+
 def _check_columns(indptr: NDArray[Any], indices: NDArray[Any]) -> Iterator[Finding]:
     """Columns are those of nodes, and increase in each row: where they do not, another row begins."""
     nodes = len(indptr) - 1
@@ -274,5 +291,16 @@ KINDS: dict[tuple[str, int], Kind] = {
             "order": ArrayRule(("uint32",)),
         },
         _check_graph,
+    ),
+    ("scores", 1): Kind(
+        {
+            "scores": ArrayRule(("float32",), (3,)),
+            "column_sums": ArrayRule(("float32",), (2,)),
+            "class_numbers": ArrayRule(("int64",), required=True),
+            **_strings("class_names"),
+            "top_classes": ArrayRule(("int32",), (2,)),
+            "top_scores": ArrayRule(("float32",), (2,)),
+        },
+        _check_scores,
     ),
 }

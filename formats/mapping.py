@@ -1,4 +1,4 @@
-"""Many chunk files as one flat, read-only ndarray, zero-copy: `mmap` with MAP_FIXED into one reserved address range.
+"""Many chunk files as one read-only ndarray, zero-copy: `mmap` with MAP_FIXED into one reserved address range.
 
 Address space is reserved first (PROT_NONE, so that nothing else moves in), then each file replaces its piece of it. The caller
 has checked every file's size by then: a short file under a map would be a SIGBUS, not an exception.
@@ -50,7 +50,7 @@ class FlatMap:
     def __array_interface__(self) -> dict[str, Any]:
         return {
             "version": 3,
-            "shape": self.spec.shape,
+            "shape": (self.spec.planes * self.spec.chunks_per_plane * self.spec.rows_per_chunk, *self.spec.table[1:]),
             "typestr": np.dtype(self.spec.dtype).newbyteorder("<").str,
             "data": (self.address, True),
         }
@@ -58,14 +58,15 @@ class FlatMap:
 
 def map_chunks(spec: ArraySpec, descriptors: Iterable[int]) -> NDArray[Any]:
     """The array over all of its chunk files, in order; descriptors may be closed as soon as the next one is asked for."""
-    if spec.shape[0] == 0:
+    if spec.chunks == 0:
         empty = np.empty(spec.shape, spec.dtype)
         empty.flags.writeable = False
         return empty
     flat = FlatMap(spec)
     for chunk, descriptor in enumerate(descriptors):
         flat.place(chunk, descriptor)
-    return np.asarray(flat)
+    rows = np.asarray(flat)
+    return rows.reshape(spec.planes, -1, spec.shape[2])[:, : spec.length] if len(spec.shape) == 3 else rows[: spec.length]
 
 
 def _map(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:

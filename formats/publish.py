@@ -52,7 +52,7 @@ class ArrayWriter:
     def write(self, chunk: int, rows: NDArray[Any]) -> None:
         """Writes the rows of one chunk."""
         start, stop = self.spec.rows(chunk)
-        expected = (stop - start, *self.spec.shape[1:])
+        expected = (stop - start, *self.spec.table[1:])
         if rows.shape != expected:
             raise ValueError(f"{self.folder.name}: chunk {chunk} takes rows of shape {expected}, not {rows.shape}")
         data = np.ascontiguousarray(rows, np.dtype(self.spec.dtype).newbyteorder("<"))
@@ -63,9 +63,10 @@ class ArrayWriter:
 
     def fill(self, values: NDArray[Any]) -> None:
         """Writes all that is missing of an array that is in memory."""
+        rows = values.reshape(self.spec.table)
         for chunk in self.missing:
             start, stop = self.spec.rows(chunk)
-            self.write(chunk, values[start:stop])
+            self.write(chunk, rows[start:stop])
 
     def mapped(self) -> NDArray[Any]:
         """The array as readers will see it; all of its chunks must be there."""

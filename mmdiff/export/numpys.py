@@ -39,7 +39,7 @@ def write_header(stream: IO[bytes], dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def _bytes_of(artifact: Artifact, arrays: Sequence[str]) -> int:
-    return sum(artifact.spec(name).shape[0] * artifact.spec(name).row_bytes for name in arrays)
+    return sum(artifact.spec(name).table[0] * artifact.spec(name).row_bytes for name in arrays)
 
 
 def _write_array(array: CheckedArray, stream: IO[bytes], advance: Advance) -> None:

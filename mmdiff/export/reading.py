@@ -37,19 +37,26 @@ class CheckedArray:
         return self._values[start:stop]
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """All rows, in blocks of about BLOCK_BYTES."""
+        """All rows, those of the planes one below the other, in blocks of at most about BLOCK_BYTES."""
         size = rows_per_block(self.spec.row_bytes)
-        for start in range(0, self.spec.shape[0], size):
-            yield self.rows(start, start + size)
+        for chunk in range(self.spec.chunks):
+            rows = self._check(chunk)
+            for start in range(0, len(rows), size):
+                yield rows[start : start + size]
 
-    def _check(self, chunk: int) -> None:
+    def _check(self, chunk: int) -> NDArray[Any]:
+        """The rows of a chunk."""
         start, stop = self.spec.rows(chunk)
-        padding = bytes(self.spec.chunk_bytes - (stop - start) * self.spec.row_bytes)
-        if crc32c(padding, crc32c(self._values[start:stop])) != self._artifact.manifest.arrays[self._name].crcs[chunk]:
+        plane, first = divmod(start, self.spec.length)
+        values = self._values if len(self.spec.shape) < 3 else self._values[plane]
+        rows: NDArray[Any] = values[first : first + stop - start]
+        padding = bytes(self.spec.chunk_bytes - rows.nbytes)
+        if crc32c(padding, crc32c(rows)) != self._artifact.manifest.arrays[self._name].crcs[chunk]:
             raise Corrupt(
                 f"{self._artifact.name}, array {self._name}: chunk {self.spec.chunk_file(chunk)} does not match its checksum. "
                 f"{self._artifact.remedy}"
             )
+        return rows
 
 
 class CheckedStrings:
