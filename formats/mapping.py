@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.arrays import ArraySpec
+from mmdiff.formats.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.errors import StoreError
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
+_MADV_WILLNEED, _MADV_DONTNEED, _MADV_POPULATE_READ = 3, 4, 22
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -67,6 +69,33 @@ def map_chunks(spec: ArraySpec, descriptors: Iterable[int]) -> NDArray[Any]:
         flat.place(chunk, descriptor)
     rows = np.asarray(flat)
     return rows.reshape(spec.planes, -1, spec.shape[2])[:, : spec.length] if len(spec.shape) == 3 else rows[: spec.length]
+
+
+def request(values: NDArray[Any], start: int, stop: int) -> None:
+    """Reads rows start..stop-1 of a mapped array from the disk, so that whoever comes for them need not wait."""
+    if not _advise(values, start, stop, _MADV_POPULATE_READ):
+        _advise(values, start, stop, _MADV_WILLNEED)
+
+
+def release(values: NDArray[Any], start: int, stop: int) -> None:
+    """Lets go of rows start..stop-1 of a mapped array: they stay in the page cache only as long as there is room."""
+    _advise(values, start, stop, _MADV_DONTNEED)
+
+
+def is_mapped(values: NDArray[Any]) -> bool:
+    """Whether an array is the map of chunk files: of memory of its own, letting go would be losing it."""
+    owner: Any = values
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return isinstance(owner, FlatMap)
+
+
+def _advise(values: NDArray[Any], start: int, stop: int, advice: int) -> bool:
+    if start >= stop or not is_mapped(values):
+        return True
+    address = values.__array_interface__["data"][0]
+    first = (address + start * values.strides[0]) // PAGE_BYTES * PAGE_BYTES
+    return bool(_libc.madvise(first, address + stop * values.strides[0] - first, advice) == 0)
 
 
 def _map(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:

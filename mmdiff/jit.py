@@ -1,4 +1,4 @@
-"""How kernels are compiled: once, cached on disk, without the GIL, and free to reorder sums but not to ignore NaN."""
+"""How kernels are compiled: once, cached on disk, without the GIL, and not free to ignore NaN."""
 
 from __future__ import annotations
 
@@ -14,28 +14,37 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def kernel(function: Function) -> Function:
-    """Compiles a function with numba; to the type checker it stays what it was."""
+    """Compiles a function that may reorder sums; to the type checker it stays what it was."""
     compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})(function)
     return cast(Function, compiled)
 
 
-def _prefetch(typing: Any, array: Any, index: Any) -> Any:
-    """Asks for an entry of an array that will be changed soon, of one dimension; where there is none, nothing happens."""
-    del typing
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_type, index_type = signature.args
-        values = context.make_array(array_type)(context, builder, arguments[0])
-        at = [context.cast(builder, arguments[1], index_type, types.intp)]
-        entry = cast(Any, cgutils).get_item_pointer(context, builder, array_type, values, at)
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        to_write, keep, data = number(1), number(3), number(1)
-        declared = builder.module.declare_intrinsic("llvm.prefetch", (byte,), function)
-        builder.call(declared, [builder.bitcast(entry, byte), to_write, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(array, index), emit
+def exact_kernel(function: Function) -> Function:
+    """Compiles a function whose sums are rounded in the order they are written in, however the work around it is cut."""
+    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
-prefetch = cast(Callable[[Any, Any], None], intrinsic(cast(Any, _prefetch)))
+def _prefetching(to_write: bool) -> Callable[[Any, Any], None]:
+    def prefetch(typing: Any, array: Any, index: Any) -> Any:
+        """Asks for an entry of an array of one dimension that is needed soon; where there is none, nothing happens."""
+        del typing
+
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array_type, index_type = signature.args
+            values = context.make_array(array_type)(context, builder, arguments[0])
+            at = [context.cast(builder, arguments[1], index_type, types.intp)]
+            entry = cast(Any, cgutils).get_item_pointer(context, builder, array_type, values, at)
+            byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            function = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+            keep, data = number(3), number(1)
+            declared = builder.module.declare_intrinsic("llvm.prefetch", (byte,), function)
+            builder.call(declared, [builder.bitcast(entry, byte), number(int(to_write)), keep, data])
+            return context.get_dummy_value()
+
+        return types.void(array, index), emit
+
+    return cast(Callable[[Any, Any], None], intrinsic(cast(Any, prefetch)))
+
+
+prefetch = _prefetching(to_write=True)
+prefetch_to_read = _prefetching(to_write=False)

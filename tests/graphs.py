@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -17,6 +18,7 @@ from mmdiff.formats.manifest import Recipe
 from mmdiff.formats.publish import Publication
 from mmdiff.formats.store import Artifact, Store
 from mmdiff.graph import symmetrise as stage
+from mmdiff.graph.graph import Graph
 from mmdiff.graph.lists import NONE, ArrayLists, Lists
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import Weighting
@@ -87,3 +89,14 @@ def pieces_of(block_edges: int, range_edges: int) -> Iterator[None]:
         yield
     finally:
         stage.BLOCK_EDGES, stage.MOST_EDGES = before
+
+
+def some_graph(nodes: int, k: int, seed: int = 0, weighted: bool = False, self_loops: bool = True) -> Graph:
+    """A graph with empty rows, nodes alone, and edges that are reciprocal or not."""
+    neighbors = some_lists(nodes, k, seed, self_loops).neighbors
+    matrix = np.zeros((nodes, nodes))
+    for row, own in enumerate(neighbors):
+        matrix[row, own[own != NONE]] = 1
+    if weighted:
+        matrix *= np.random.default_rng(seed).random((nodes, nodes)) + 0.01
+    return Graph.from_scipy(scipy.sparse.csr_array(matrix))

@@ -1,0 +1,152 @@
+"""A diffusion as a whole: batches of columns, their iterations, and what is reported of each, whoever keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.diffusion.batch import Buffers, Step, Work, steps
+from mmdiff.diffusion.coupled import Coupled, InMemory, Plates
+from mmdiff.diffusion.needed import Rows, closures, looked_at
+from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.states import Heights, Matrix, State, heights_of
+from mmdiff.diffusion.streaming import Stream
+from mmdiff.diffusion.sums import column_sums
+from mmdiff.diffusion.variant import Variant
+
+# Bytes of the blocks of rows, all classes wide, in which operators that couple the classes are computed.
+BLOCK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Report:
+    """A batch of S after an iteration; L is S times a factor for each row and one for each column."""
+
+    iteration: int
+    batch: int
+    state: State
+    rows: Heights
+    columns: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    nonzero: int
+    computed: int
+
+    def scores(self, neighbors: NDArray[np.uint32]) -> NDArray[np.float32]:
+        """V L for test points with these neighbours."""
+        return (self.state.look(neighbors, self.rows) * self.columns).astype(np.float32)
+
+    def block(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Rows start..stop-1 of L."""
+        block = self.state.block(start, stop)
+        return ((block if self.rows is None else block * self.rows[start:stop, None]) * self.columns).astype(np.float32)
+
+
+class Keeper:
+    """Keeps what is finished, so that it need not be computed again. This one keeps nothing."""
+
+    def is_done(self, batch: int) -> bool:  # noqa: ARG002
+        """Whether all of a batch is kept."""
+        return False
+
+    def resume(self, batch: int) -> tuple[int, NDArray[Any]] | None:  # noqa: ARG002
+        """The last iteration of a batch that was kept, and S after it."""
+        return None
+
+    def keep(self, batch: int, step: Step) -> None:
+        """Is offered S after an iteration that is not the last."""
+
+
+@dataclass(frozen=True)
+class Diffusion:
+    """What is to be computed. `neighbors` are those of the test points; `every_row` asks for L in all rows in the end.
+
+    Columns are put into batches by their number of seeds: those with few stay frontiers for longer.
+    """
+
+    stream: Stream
+    seeds: Seeds
+    variant: Variant
+    prior: NDArray[np.float64]
+    iterations: int
+    width: int
+    neighbors: NDArray[np.uint32] | None = None
+    every_row: bool = False
+    plain: bool = False
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """The columns as they are computed."""
+        return np.arange(self.seeds.classes) if self.plain else np.argsort(self.seeds.per_class(), kind="stable")
+
+    @cached_property
+    def batches(self) -> list[slice]:
+        """Of `order`."""
+        classes = self.seeds.classes
+        return [slice(start, min(start + self.width, classes)) for start in range(0, classes, self.width)]
+
+    def columns(self, batch: int) -> NDArray[np.int64]:
+        """The columns of a batch."""
+        return self.order[self.batches[batch]]
+
+    def reports(
+        self, buffers: Buffers | None = None, keeper: Keeper | None = None, plates: Plates | None = None
+    ) -> Iterator[Report]:
+        """S after every iteration of every batch that is not kept yet. A report is valid until the next is asked for."""
+        if self.variant.coupled:
+            yield from self._coupled_reports(buffers, plates or InMemory())
+        else:
+            yield from self._batch_reports(buffers, keeper or Keeper())
+
+    @cached_property
+    def _heights(self) -> Heights:
+        return heights_of(self.stream.graph.scale) if self.variant.normalize_graph == "symmetric" else None
+
+    def _batch_reports(self, buffers: Buffers | None, keeper: Keeper) -> Iterator[Report]:
+        todo = [batch for batch in range(len(self.batches)) if not keeper.is_done(batch)]
+        if not todo:
+            return
+        work = self._work()
+        seeds = self.seeds.in_units_of(self._heights)
+        sums = None if work.whole else column_sums(self.stream, seeds, self.variant, self._heights, self.iterations)
+        for batch in todo:
+            columns = self.columns(batch)
+            for step in steps(work, seeds.select(columns), buffers, keeper.resume(batch)):
+                if sums is None and isinstance(step.state, Matrix):
+                    own = step.state.column_sums(self._heights)
+                else:
+                    own = np.empty(0) if sums is None else sums[step.iteration, columns]
+                factors = self._factors(own, columns)
+                yield Report(step.iteration, batch, step.state, self._heights, factors, own, step.nonzero, step.rows)
+                if step.iteration < self.iterations:
+                    keeper.keep(batch, step)
+
+    def _coupled_reports(self, buffers: Buffers | None, plates: Plates) -> Iterator[Report]:
+        seeds = self.seeds.select(self.order).in_units_of(self._heights)
+        rows = max(1, BLOCK_BYTES // (4 * self.seeds.classes))
+        coupled = Coupled(self._work(), seeds, self.batches, self.prior[self.order], plates, rows)
+        nodes = self.stream.graph.nodes
+        for step in coupled.steps(buffers):
+            yield Report(step.iteration, step.batch, step.state, step.rows, step.columns, step.sums, step.nonzero, nodes)
+
+    def _work(self) -> Work:
+        return Work(self.stream, self.variant, self.iterations, self._needed(), self._heights, self.plain)
+
+    def _needed(self) -> Sequence[Rows | None]:
+        """The rows of S that somebody needs after each iteration."""
+        everything: list[Rows | None] = [None] * (self.iterations + 1)
+        if self.every_row or self.neighbors is None or self.plain or not self.variant.linear:
+            return everything
+        rows = looked_at(self.neighbors, self.stream.graph.nodes)
+        return closures(self.stream, rows, self.iterations)[::-1]
+
+    def _factors(self, sums: NDArray[np.float64], columns: NDArray[np.int64]) -> NDArray[np.float64]:
+        """eta as a factor for each column."""
+        if self.variant.eta == "none":
+            return np.ones(len(columns))
+        inverse = np.divide(1, sums, out=np.ones(len(columns)), where=sums > 0)
+        return inverse * self.prior[columns] if self.variant.eta == "prior" else inverse

@@ -1,0 +1,111 @@
+"""W in blocks of rows, on all cores, front to back: the pages of the next blocks are requested while this one is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.mapping import is_mapped, release, request
+from mmdiff.graph.graph import Graph
+from mmdiff.parallel import cores, in_order
+from mmdiff.progress import Advance
+
+Result = TypeVar("Result")
+Rows = NDArray[np.int64]
+Advise = Callable[[NDArray[Any], int, int], None]
+
+# Edges of a block: their indices fit a core's cache, and the overhead of Python is lost among them.
+BLOCK_EDGES = 1 << 18
+_REQUESTED_AHEAD = 12
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows, and where they stand among all that are asked for."""
+
+    rows: Rows
+    first: int
+
+    @property
+    def places(self) -> Rows:
+        return np.arange(self.first, self.first + len(self.rows))
+
+
+class Stream:
+    """Passes over the rows of a graph. `let_go`: pages are given back once they are read, for graphs larger than memory."""
+
+    def __init__(self, graph: Graph, let_go: bool = False) -> None:
+        self.graph, self.let_go = graph, let_go
+        self.bytes = 0
+        self.advance: Advance = lambda _: None
+        self._mapped = is_mapped(graph.indices)
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        self._pool = self._stack.enter_context(ThreadPoolExecutor(cores()))
+        self._reader = self._stack.enter_context(ThreadPoolExecutor(1))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def each(self, work: Callable[[Block], Result], rows: NDArray[Any] | None = None) -> Iterator[Result]:
+        """The result of each block of the given rows (in order, all by default), in order."""
+        borders = self._borders(rows)
+        blocks = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
+
+        def run(place: int) -> tuple[Result, int]:
+            first, stop = blocks[place]
+            chosen = np.arange(first, stop) if rows is None else rows[first:stop].astype(np.int64)
+            result = work(Block(chosen, first))
+            if self._mapped and self.let_go:
+                self._pages(rows, first, stop, release)
+            return result, int((self.graph.indptr[chosen + 1] - self.graph.indptr[chosen]).sum())
+
+        def begun() -> Iterator[int]:
+            for place in range(len(blocks)):
+                ahead = place + _REQUESTED_AHEAD
+                if self._mapped and ahead < len(blocks):
+                    self._reader.submit(self._pages, rows, *blocks[ahead], request)
+                yield place
+
+        entry = 4 + (0 if self.graph.weights is None else self.graph.weights.itemsize)
+        for result, edges in in_order(self._pool, run, begun(), 2 * cores()):
+            self.bytes += edges * entry
+            self.advance(edges)
+            yield result
+
+    def _borders(self, rows: NDArray[Any] | None) -> NDArray[np.int64]:
+        """Where blocks of about BLOCK_EDGES begin, counted in rows, and where the last one ends."""
+        indptr = self.graph.indptr
+        if rows is None:
+            count, edges = self.graph.nodes, self.graph.edges
+            cuts = np.searchsorted(indptr, np.arange(BLOCK_EDGES, edges, BLOCK_EDGES))
+        else:
+            chosen = rows.astype(np.int64)
+            ends = np.cumsum(indptr[chosen + 1] - indptr[chosen])
+            count, edges = len(rows), int(ends[-1]) if len(rows) else 0
+            cuts = np.searchsorted(ends, np.arange(BLOCK_EDGES, edges, BLOCK_EDGES)) + 1
+        return np.unique(np.concatenate([[0], np.minimum(cuts, count), [count]])).astype(np.int64)
+
+    def _pages(
+        self, rows: NDArray[Any] | None, first: int, stop: int, advise: Callable[[NDArray[Any], int, int], None]
+    ) -> None:
+        """Advises on the entries of rows first..stop-1; scattered rows are left to the page faults they cause."""
+        graph = self.graph
+        if rows is not None:
+            low, high = int(rows[first]), int(rows[stop - 1]) + 1
+            if high - low > 4 * (stop - first):
+                return
+            first, stop = low, high
+        start, end = int(graph.indptr[first]), int(graph.indptr[stop])
+        advise(graph.indices, start, end)
+        if graph.weights is not None:
+            advise(graph.weights, start, end)
