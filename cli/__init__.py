@@ -2,7 +2,7 @@
 
 import typer
 
-from mmdiff.cli import build_graph, doctor, export, gc, import_graph, importing, inspect, verify
+from mmdiff.cli import build_graph, diffuse, doctor, export, gc, import_graph, importing, inspect, verify
 from mmdiff.cli.errors import Commands
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
 app.command("import")(importing.command)
 app.command("build-graph")(build_graph.command)
 app.command("import-graph")(import_graph.command)
+app.command("diffuse")(diffuse.command)
 app.command("inspect")(inspect.command)
 app.command("verify")(verify.command)
 app.command("export")(export.command)

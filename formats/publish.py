@@ -126,6 +126,29 @@ class Draft:
         """An array that is needed on the way and is no part of the artifact; it goes when the artifact is published."""
         return ArrayWriter(self._object / name, ArraySpec.fit(shape, dtype, rows_per_chunk))
 
+    def buffer(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """Memory that lies on disk, with whatever is in it. There is one for each draft."""
+        return seam.map_file(self._object / "buffer", shape, dtype)
+
+    def drop(self, scratch: str) -> None:
+        """An array that was needed on the way, and is not any more."""
+        if (self._object / scratch).exists():
+            seam.remove_folder(self._object / scratch)
+
+    def has(self, scratch: str) -> bool:
+        """Whether an array was begun, by this run or by one before it."""
+        return (self._object / scratch).is_dir()
+
+    def note(self, note: Json) -> None:
+        """Keeps what a later run has to know in order to continue this one."""
+        seam.write_file(self.checkpoint, encode(note))
+
+    @property
+    def noted(self) -> Json:
+        """The note of this run, or of the one that it continues."""
+        found = _read_json(self.checkpoint)
+        return found if isinstance(found, dict) else {}
+
     def adopt(self, scratch: ArrayWriter, name: str) -> None:
         """Makes an array that was needed on the way a part of the artifact, as it is."""
         folder = self._object / name
@@ -165,8 +188,8 @@ class Draft:
     def publish(self, objects: Path, facts: Json, run: Json) -> str:
         """Moves the finished artifact among the objects, its manifest last; returns the name of its folder there."""
         for path in self._object.iterdir():
-            if path.name not in self.writers and path.is_dir():
-                seam.remove_folder(path)
+            if path.name not in self.writers:
+                seam.remove_folder(path) if path.is_dir() else seam.remove_file(path)
         for writer in self.writers.values():
             writer.finish()
         seam.make_folder(self._object / "run")

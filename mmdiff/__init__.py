@@ -7,9 +7,10 @@ The method is that of Douze, Szlam, Hariharan and Jegou, "Low-shot learning with
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mmdiff.diffusion.api import diffuse
     from mmdiff.graph.graph import Graph
 
-__all__ = ["Graph", "__version__"]
+__all__ = ["Graph", "__version__", "diffuse"]
 __version__ = "0.1.0"
 
 
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from mmdiff.graph.graph import Graph
 
         return Graph
+    if name == "diffuse":
+        from mmdiff.diffusion.api import diffuse
+
+        return diffuse
     raise AttributeError(f"module 'mmdiff' has no attribute {name!r}")

@@ -45,6 +45,24 @@ class Classes:
             return self.names[index]
         return "" if self.numbers is None else str(self.numbers[index])
 
+    def find(self, title: str) -> int | None:
+        """The column of a class that is called so, by name or by number."""
+        if self.names is not None and title in self.names:
+            return self.names.index(title)
+        numbers = [] if self.numbers is None else [str(number) for number in self.numbers]
+        return numbers.index(title) if title in numbers else None
+
+    def take(self, columns: NDArray[np.int64]) -> Classes:
+        """Some of the classes."""
+        names = None if self.names is None else tuple(self.names[column] for column in columns)
+        return Classes(None if self.numbers is None else self.numbers[columns], names)
+
+    def same_as(self, other: Classes) -> bool:
+        """Whether both are the same classes in the same order, as far as both say."""
+        numbers = self.numbers is None or other.numbers is None or np.array_equal(self.numbers, other.numbers)
+        names = self.names is None or other.names is None or self.names == other.names
+        return len(self) == len(other) and numbers and names
+
     def write(self, draft: Draft) -> None:
         if self.numbers is not None:
             draft.values("class_numbers", self.numbers)

@@ -97,7 +97,7 @@ def steps(
     buffers = buffers or Buffers()
     nodes = work.stream.graph.nodes
     if resume is None:
-        done, state = 0, _start(work, seeds)
+        done, state = 0, _start(work, seeds, buffers)
         yield Step(0, state, len(seeds.columns), nodes)
     else:
         done, state = resume[0], Matrix(resume[1])
@@ -107,11 +107,14 @@ def steps(
         yield step
 
 
-def _start(work: Work, seeds: Seeds) -> State:
+def _start(work: Work, seeds: Seeds, buffers: Buffers) -> State:
+    nodes = work.stream.graph.nodes
     if not work.whole:
-        return frontiers.first_frontier(seeds, work.stream.graph.nodes)
-    dense = seeds.dense(work.stream.graph.nodes)
-    return Matrix(dense if work.kept_as == "float32" else encode(dense))
+        return frontiers.first_frontier(seeds, nodes)
+    out = buffers.target((nodes, seeds.classes), work.kept_as, source_is_matrix=False)
+    out[:] = 0
+    _set_back(out, seeds)
+    return Matrix(out)
 
 
 def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Buffers) -> Step:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.bfloat16 import keep, widen
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.streaming import Block, Stream
+from mmdiff.formats.errors import CountMismatch
 from mmdiff.graph.graph import Graph
 from mmdiff.jit import exact_kernel, prefetch_to_read
 
@@ -35,6 +36,17 @@ class Pull:
         seeds = self.seeds
         share = np.float32(1 if self.reset else 1 - self.alpha)
         return seeds.nodes, seeds.offsets, seeds.columns, seeds.values, np.float32(self.alpha), share, self.reset
+
+
+def matmul(graph: Graph, dense: NDArray[Any]) -> NDArray[np.float32]:
+    """W times a matrix or a vector."""
+    if dense.ndim not in (1, 2) or len(dense) != graph.nodes:
+        raise CountMismatch(f"a matrix of shape {dense.shape} for {graph.nodes:,} nodes. Give one row for each node.")
+    source = np.ascontiguousarray(dense, np.float32).reshape(graph.nodes, -1)
+    out = np.empty_like(source)
+    with Stream(graph) as stream:
+        product(stream, source, out, Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1])))
+    return out.reshape(dense.shape)
 
 
 def product(stream: Stream, source: NDArray[Any], out: NDArray[Any], pull: Pull, rows: NDArray[Any] | None = None) -> int:

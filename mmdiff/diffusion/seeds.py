@@ -57,10 +57,3 @@ class Seeds:
     def per_class(self) -> NDArray[np.int64]:
         """How many seeds each class has."""
         return np.bincount(self.columns, minlength=self.classes)
-
-    def dense(self, nodes: int) -> NDArray[np.float32]:
-        """Y as a matrix."""
-        matrix = np.zeros((nodes, self.classes), np.float32)
-        rows, columns, values = self.entries
-        matrix[rows, columns] = values
-        return matrix

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from importlib import import_module
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.classes import UNLABELLED
+from mmdiff.export.arrow import arrow, strings_column
 from mmdiff.export.table import Block, Table
-from mmdiff.formats.errors import MissingExtra
 from mmdiff.formats.store import Artifact
 from mmdiff.formats.strings import Strings
 from mmdiff.progress import Progress
@@ -37,11 +36,7 @@ class _Columns:
     """Blocks of a table as arrow columns."""
 
     def __init__(self, table: Table) -> None:
-        try:
-            self.pa: Any = import_module("pyarrow")
-            self.parquet: Any = import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise MissingExtra("pyarrow", "files", "writing .parquet") from error
+        self.pa, self.parquet = arrow("writing .parquet")
         self.table = table
 
     @cached_property
@@ -59,7 +54,7 @@ class _Columns:
         return pa.schema(fields)
 
     def of(self, block: Block) -> Any:
-        columns = [self._strings(block.ids) if isinstance(block.ids, Strings) else self.pa.array(block.ids)]
+        columns = [strings_column(self.pa, block.ids) if isinstance(block.ids, Strings) else self.pa.array(block.ids)]
         if block.labels is not None:
             columns.append(self._labels(block.labels))
         columns.append(self.pa.FixedSizeListArray.from_arrays(self.pa.array(block.vectors.reshape(-1)), self.table.width))
@@ -67,10 +62,6 @@ class _Columns:
 
     def _title_type(self) -> Any:
         return self.pa.int64() if self.table.classes.names is None else self.pa.string()
-
-    def _strings(self, values: Strings) -> Any:
-        offsets = self.pa.py_buffer(values.offsets.astype(np.int32))
-        return self.pa.StringArray.from_buffers(len(values), offsets, self.pa.py_buffer(values.utf8))
 
     def _labels(self, labels: NDArray[np.int32]) -> Any:
         given = labels != UNLABELLED

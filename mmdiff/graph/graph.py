@@ -85,6 +85,15 @@ class Graph:
             values *= np.repeat(self.scale[start:stop], np.diff(self.indptr[start : stop + 1]))
         return values
 
+    def __matmul__(self, dense: Any) -> NDArray[np.float32]:
+        """W times a matrix of float32 (or a vector), by the kernel of the diffusion, on all cores."""
+        from mmdiff.diffusion.product import matmul
+
+        return matmul(self, np.asarray(dense))
+
+    # numpy would otherwise take `dense @ graph` apart entry by entry.
+    __array_ufunc__ = None
+
     @property
     def nodes(self) -> int:
         return len(self.scale)

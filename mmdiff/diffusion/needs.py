@@ -1,0 +1,122 @@
+"""What a diffusion will hold in memory and put on disk, decided before it starts (DESIGN section 5, and `mmdiff plan`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mmdiff.diffusion import engine, tops
+from mmdiff.diffusion.problem import Problem
+from mmdiff.diffusion.variant import Variant
+from mmdiff.formats.arrays import CHUNK_BYTES, ArraySpec
+from mmdiff.formats.errors import BadOption
+from mmdiff.memory import anonymous_bytes
+from mmdiff.parallel import cores
+
+# Kernels that are loaded or compiled, and blocks in work.
+_KERNEL_BYTES = 96 << 20
+# Offsets of two frontiers and of the one in the making; masks and lists of needed rows; the vector of column sums.
+_NODE_BYTES = 24 + 9
+_HEIGHT_BYTES = 4
+_ROW_FACTOR_BYTES = 12
+# Blocks of rows that a thread holds of a coupled operator: what is read, scaled, raised and encoded.
+_COPIES = 4
+
+# A batch that is narrower than this is better widened with a buffer on disk.
+_NARROW = 32
+# Rows of S beyond this are too long for the caches.
+_WIDEST = 256
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of a run: columns of a batch, whether S changes between memory and disk, bytes at the peak, bytes on disk."""
+
+    width: int
+    batches: int
+    on_disk: bool
+    memory: int
+    scratch: int
+    artifact: int
+
+    @property
+    def disk(self) -> int:
+        """At the worst moment."""
+        return self.scratch + self.artifact
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user fixed: columns of a batch (None for auto) and the limit of memory."""
+
+    cols_per_batch: int | None
+    memory: int
+    iterations: int
+    planes: int
+    every_row: bool
+
+
+def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
+    """The widest batches that fit, or those that were asked for; refused where they do not fit."""
+    nodes, classes = problem.graph.nodes, problem.seeds.classes
+    fixed = anonymous_bytes() + _fixed(problem, variant, asked.every_row)
+    room = max(0, asked.memory - fixed)
+    column = nodes * variant.itemsize
+    # A coupled operator writes its products as float32, beside the state.
+    pair = nodes * (variant.itemsize + 4) if variant.coupled else 2 * column
+    if asked.cols_per_batch is not None:
+        width = min(asked.cols_per_batch, classes)
+    else:
+        width = min(classes, _WIDEST, max(1, room // pair))
+        if width < min(_NARROW, classes) and not variant.coupled:
+            width = min(classes, _NARROW, max(1, room // column))
+    batches = -(-classes // width)
+    width = -(-classes // batches)
+    two, one = fixed + width * pair, fixed + width * column
+    if two <= asked.memory:
+        return Needs(width, batches, False, two, *_disk(problem, variant, asked, width, False))
+    if one <= asked.memory and not variant.coupled:
+        return Needs(width, batches, True, one, *_disk(problem, variant, asked, width, True))
+    each = pair if variant.coupled else column
+    most = room // each
+    if most and asked.cols_per_batch is not None:
+        remedy = f"--cols-per-batch {most} or auto fits"
+    else:
+        remedy = f"At least --memory {-(-(fixed + each) >> 20)}M is needed"
+    raise BadOption(
+        f"--memory {asked.memory >> 20}M: {width} columns of {nodes:,} nodes need {(fixed + width * each) >> 20}M. {remedy}."
+    )
+
+
+def _fixed(problem: Problem, variant: Variant, every_row: bool) -> int:
+    """What is held whatever the width of a batch."""
+    nodes = problem.graph.nodes
+    total = _KERNEL_BYTES + nodes * _NODE_BYTES + 2 * cores() * min(CHUNK_BYTES, 4 * problem.tests * problem.seeds.classes)
+    if variant.normalize_graph == "symmetric":
+        total += nodes * _HEIGHT_BYTES
+    if variant.coupled:
+        total += nodes * _ROW_FACTOR_BYTES + cores() * _COPIES * min(engine.BLOCK_BYTES, 4 * nodes * problem.seeds.classes)
+    if every_row:
+        total += nodes * tops.BYTES_PER_NODE
+    return total
+
+
+def _disk(problem: Problem, variant: Variant, asked: Asked, width: int, buffered: bool) -> tuple[int, int]:
+    """Bytes of what is needed on the way, and of the artifact."""
+    nodes, classes = problem.graph.nodes, problem.seeds.classes
+    artifact = 0
+    if problem.tests:
+        artifact += ArraySpec.fit((asked.planes, problem.tests, classes), "float32").bytes_on_disk
+    if asked.every_row:
+        artifact += 2 * ArraySpec.fit((problem.background, min(tops.TOP, classes)), "float32").bytes_on_disk
+    parts = [min(width, classes - first) for first in range(0, classes, width)]
+    scratch = sum(
+        ArraySpec.fit((asked.planes, problem.tests, part), "float32").bytes_on_disk for part in parts if problem.tests
+    )
+    if variant.coupled:
+        scratch += 2 * sum(ArraySpec.fit((nodes, part), "float32").bytes_on_disk for part in parts)
+    elif asked.iterations > 1:
+        # S of the batch in work, where its iterations take long, and the one that replaces it.
+        scratch += (3 if buffered else 2) * nodes * width * variant.itemsize
+    if asked.every_row:
+        scratch += 2 * nodes * tops.BYTES_PER_NODE
+    return scratch, artifact

@@ -1,0 +1,146 @@
+"""What a store asks of a diffusion: the graph, the labels of its seeds, and the nodes that test points look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.classes import UNLABELLED, Classes, encode
+from mmdiff.currency import outdated
+from mmdiff.diffusion.seeds import Seeds
+from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Missing, Stale
+from mmdiff.formats.fingerprint import fingerprint, witness
+from mmdiff.formats.manifest import Json
+from mmdiff.formats.sources.column import read_column
+from mmdiff.formats.sources.text import read_lines
+from mmdiff.formats.store import Artifact, Store
+from mmdiff.graph.graph import NAME as GRAPH
+from mmdiff.graph.graph import Graph
+
+SEEDS, TEST, TEST_LISTS = "descriptors/seeds", "descriptors/test", "knn/test"
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that a diffusion starts from, and where it comes from."""
+
+    graph: Graph
+    background: int
+    seeds: Seeds
+    classes: Classes
+    neighbors: NDArray[np.uint32] | None
+    inputs: Json
+    witness: Json = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def tests(self) -> int:
+        return 0 if self.neighbors is None else len(self.neighbors)
+
+
+def read_problem(store: Store, labels: str | None, chosen: str | None) -> Problem:
+    """The problem of a store, refused where its parts do not go together. `labels` is a file with a label for each node."""
+    if store.id(GRAPH) is None:
+        raise Missing(f"{store.path}: no graph to spread labels over. Run first: mmdiff build-graph")
+    artifact = store.open_artifact(GRAPH)
+    _refuse_outdated(store, artifact)
+    inputs: Json = {"W": _input(artifact)}
+    graph = Graph.from_artifact(artifact)
+    if labels is not None:
+        column = read_column(labels)
+        if len(column) != graph.nodes:
+            raise CountMismatch(f"{labels}: {len(column)} labels for {graph.nodes:,} nodes. Give one a node, -1 for none.")
+        table, classes = encode(column, None, numbered=True, where=labels)
+        nodes, path = np.arange(graph.nodes), Path(labels.partition("::")[0])
+        inputs["labels"] = fingerprint(path.name, [path])
+        seen = {"labels": witness([path])}
+    else:
+        own = _labelled_seeds(store, artifact)
+        table, classes, seen = own.array("labels"), Classes.of(own), {}
+        nodes = artifact.manifest.facts["background"] + np.arange(len(table))
+        inputs["seeds"] = _input(own)
+    columns = _chosen(classes, chosen)
+    # The label of a class that is not chosen is no label, and behind the last class stands what means none.
+    place = np.full(len(classes) + 1, UNLABELLED, np.int32)
+    place[columns] = np.arange(len(columns))
+    seeds = Seeds.of(nodes, place[table], len(columns))
+    if not len(seeds.columns):
+        raise BadLabels("none of the chosen classes has a seed, so there is nothing to spread. Choose others with --classes.")
+    neighbors = _neighbors(store, artifact, graph, inputs)
+    classes = classes.take(columns)
+    background = artifact.manifest.facts["background"]
+    return Problem(graph, background, seeds, classes, neighbors, inputs, seen, _seedless(classes, seeds))
+
+
+def _input(artifact: Artifact) -> Json:
+    return {"artifact": artifact.name, "object": artifact.id}
+
+
+def _refuse_outdated(store: Store, artifact: Artifact) -> None:
+    for stale in outdated(store, artifact):
+        raise Stale(f"{stale.artifact}: {stale.changed} has changed since it was made. Run again: {stale.command}")
+
+
+def _labelled_seeds(store: Store, graph: Artifact) -> Artifact:
+    if store.id(SEEDS) is None:
+        raise Missing(f"{store.path}: no seeds, so no labels to spread. Run: mmdiff import FILE --labels FILE --role seeds")
+    seeds = store.open_artifact(SEEDS)
+    if "labels" not in seeds:
+        raise BadLabels(f"{SEEDS}: no labels, so there is nothing to spread. Import the seeds again with --labels FILE.")
+    rows, nodes = seeds.spec("vectors").shape[0], graph.manifest.facts["seeds"]
+    if rows != nodes:
+        raise Stale(f"{GRAPH}: made with {nodes:,} seeds, but {SEEDS} has {rows:,}. Run again: {graph.run['command']}")
+    return seeds
+
+
+def _neighbors(store: Store, artifact: Artifact, graph: Graph, inputs: Json) -> NDArray[np.uint32] | None:
+    """The lists of the test points; those of an imported graph that are nodes look at themselves."""
+    tests = artifact.manifest.facts["test"]
+    imported = "source" in artifact.manifest.inputs
+    if imported and tests:
+        first = artifact.manifest.facts["background"] + artifact.manifest.facts["seeds"]
+        inputs["test"] = _input(store.open_artifact(TEST))
+        return np.arange(first, first + tests, dtype=np.uint32)[:, None]
+    if imported or store.id(TEST) is None:
+        return None
+    if store.id(TEST_LISTS) is None:
+        raise Stale(f"{GRAPH}: made before {TEST} was imported. Run again: {artifact.run['command']}")
+    lists = store.open_artifact(TEST_LISTS)
+    _refuse_outdated(store, lists)
+    if lists.manifest.facts["nodes"] != graph.nodes:
+        raise Stale(f"{TEST_LISTS}: made for another graph. Run again: {artifact.run['command']}")
+    inputs["test"] = _input(lists)
+    return lists.array("neighbors")
+
+
+def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:
+    """The columns of the classes that a user lists, by number or name, all without a list; in the order of the table."""
+    if chosen is None:
+        return np.arange(len(classes))
+    listed = (
+        read_lines(Path(chosen))
+        if Path(chosen).is_file()
+        else [chosen]
+        if classes.find(chosen) is not None
+        else chosen.split(",")
+    )
+    found = []
+    for wanted in filter(None, map(str.strip, listed)):
+        column = classes.find(wanted)
+        if column is None:
+            known = ", ".join(classes.title(index) for index in range(min(_SHOWN, len(classes))))
+            raise BadOption(f"--classes {wanted}: no seed has such a class. There are {len(classes)}: {known}, ...")
+        found.append(column)
+    return np.unique(np.array(found, np.int64))
+
+
+def _seedless(classes: Classes, seeds: Seeds) -> list[str]:
+    without = np.flatnonzero(seeds.per_class() == 0)
+    if not len(without):
+        return []
+    shown = ", ".join(classes.title(int(column)) for column in without[:_SHOWN]) + (", ..." if len(without) > _SHOWN else "")
+    return [f"{len(without)} of {len(classes)} classes have no seed ({shown}): their scores are zero everywhere."]

@@ -1,0 +1,282 @@
+"""`mmdiff diffuse`: labels spread over `graph/W`; `scores/NAME` is what test points see of them, and the best classes of nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.diffusion.batch import Buffers
+from mmdiff.diffusion.engine import Diffusion, Report
+from mmdiff.diffusion.keeping import Kept, OnDisk
+from mmdiff.diffusion.needs import Asked, Needs, needs
+from mmdiff.diffusion.predictions import check_predictions, write_predictions
+from mmdiff.diffusion.problem import Problem, read_problem
+from mmdiff.diffusion.streaming import Stream
+from mmdiff.diffusion.tops import Tops
+from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
+from mmdiff.formats.errors import BadOption, Missing
+from mmdiff.formats.manifest import Json, Recipe
+from mmdiff.formats.publish import Draft, Publication
+from mmdiff.formats.sources.values import read_values
+from mmdiff.formats.store import Artifact, Store
+from mmdiff.progress import Progress, silent
+from mmdiff.runs import Run
+
+KIND, SCHEMA = "scores", 1
+COLS_PER_BATCH = 96
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. `cols_per_batch` None is auto; `prior` is uniform, seeds or a file."""
+
+    iterations: int = 5
+    cols_per_batch: int | None = COLS_PER_BATCH
+    memory: int = 8 << 30
+    eta: Eta = "column"
+    prior: str | None = None
+    prior_power: float | None = None
+    gamma: float | None = None
+    alpha: float | None = None
+    reset_seeds: bool = False
+    normalize_graph: Normalization = "row"
+    dtype: Precision = "float32"
+    classes: str | None = None
+    labels: str | None = None
+    keep_scores: Literal["all", "last"] = "all"
+    predict_nodes: Path | None = None
+    name: str = "diffusion"
+    plain: bool = False
+    command: str = "mmdiff diffuse"
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(self.eta, self.gamma, self.alpha, self.reset_seeds, self.normalize_graph, self.dtype)
+
+    @property
+    def planes(self) -> list[int]:
+        """The iterations whose scores are kept."""
+        return [self.iterations] if self.keep_scores == "last" else list(range(self.iterations + 1))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A diffusion that can be run: its options make sense, its inputs go together, and it fits."""
+
+    request: Request
+    problem: Problem
+    variant: Variant
+    prior: NDArray[np.float64]
+    needs: Needs
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The scores, and what there is to say of them."""
+
+    artifact: Artifact
+    reused: bool
+    seconds: float
+    needs: Needs
+    warnings: list[str] = field(default_factory=list)
+    predictions: Json = field(default_factory=dict)
+
+    def summary(self) -> Json:
+        manifest = self.artifact.manifest
+        return {
+            "artifact": self.artifact.name,
+            "object": self.artifact.id,
+            "reused": self.reused,
+            "seconds": round(self.seconds, 3),
+            "bytes": manifest.bytes_on_disk,
+            "cols_per_batch": self.needs.width,
+            "batches": self.needs.batches,
+            "facts": manifest.facts,
+            "steps": self.artifact.run["steps"],
+            "warnings": self.warnings,
+            **({"predictions": self.predictions} if self.predictions else {}),
+        }
+
+
+def prepare(store: Store, request: Request) -> Prepared:
+    """Reads and checks everything that a diffusion needs, before anything is computed."""
+    variant = request.variant
+    if request.iterations < 0:
+        raise BadOption(f"--iterations {request.iterations}: at least 0 are needed. The paper uses 2 to 7.")
+    if request.cols_per_batch is not None and request.cols_per_batch < 1:
+        raise BadOption(f"--cols-per-batch {request.cols_per_batch}: at least 1 is needed, or auto.")
+    problem = read_problem(store, request.labels, request.classes)
+    if problem.neighbors is None and request.predict_nodes is None:
+        raise Missing(
+            f"{store.path}: no test points to score. Import some with --role test and run mmdiff build-graph again, or ask for "
+            "the labels of the nodes with --predict-nodes FILE.parquet."
+        )
+    if request.predict_nodes is not None:
+        check_predictions(request.predict_nodes, store, problem)
+    prior = class_prior(variant, *_given_prior(request, problem), request.prior_power, problem.seeds.classes)
+    asked = Asked(
+        request.cols_per_batch, request.memory, request.iterations, len(request.planes), request.predict_nodes is not None
+    )
+    return Prepared(request, problem, variant, prior, needs(problem, variant, asked))
+
+
+def diffuse(path: Path, request: Request, progress: Progress = silent) -> Outcome:
+    """Makes `scores/NAME`; what was made before from the same inputs and options is left as it is."""
+    run = Run(request.command)
+    store = Store.open(path)
+    prepared = prepare(store, request)
+    name = f"scores/{request.name}"
+    with Publication(path, [name], request.command) as publication:
+        recipe = _recipe(prepared)
+        artifact = publication.find(recipe)
+        reused = artifact is not None
+        if artifact is None:
+            draft = publication.draft(name, recipe)
+            facts, steps = _run(draft, prepared, progress)
+            artifact = publication.publish(draft, facts, run.record(steps=steps))
+        publication.link({name: artifact})
+        artifact = store.open_artifact(name)
+    predictions: Json = {}
+    if request.predict_nodes is not None:
+        predictions = write_predictions(store, artifact, request.predict_nodes, progress)
+    return Outcome(artifact, reused, run.seconds, prepared.needs, prepared.problem.warnings, predictions)
+
+
+def _given_prior(request: Request, problem: Problem) -> tuple[NDArray[np.float64] | None, str]:
+    if request.prior is None or request.prior == "uniform":
+        return (None if request.prior is None else np.ones(problem.seeds.classes)), "uniform"
+    if request.prior == "seeds":
+        return problem.seeds.per_class().astype(np.float64), "seeds"
+    return read_values(Path(request.prior)), request.prior
+
+
+def _recipe(prepared: Prepared) -> Recipe:
+    """What decides the result. The width of batches does not: every column comes out the same."""
+    request, problem = prepared.request, prepared.problem
+    parameters: Json = {
+        "method": "diffusion",
+        "iterations": request.iterations,
+        **prepared.variant.parameters(),
+        "keep_scores": request.keep_scores,
+        "predict_nodes": request.predict_nodes is not None,
+        "plain": request.plain,
+        "classes": None if request.classes is None else [problem.classes.title(i) for i in range(len(problem.classes))],
+    }
+    if prepared.variant.takes_prior:
+        parameters["prior"] = [float(p) for p in prepared.prior]
+    return Recipe(KIND, SCHEMA, parameters, problem.inputs, problem.witness)
+
+
+def _run(draft: Draft, prepared: Prepared, progress: Progress) -> tuple[Json, list[Json]]:
+    """Computes what is missing; returns the facts, and of each iteration the time it took and the bytes it read."""
+    request, problem, graph = prepared.request, prepared.problem, prepared.problem.graph
+    every_row = request.predict_nodes is not None
+    graph_bytes = graph.indices.nbytes + (0 if graph.weights is None else graph.weights.nbytes)
+    with Stream(graph, let_go=graph_bytes > request.memory) as stream:
+        diffusion = Diffusion(
+            stream,
+            problem.seeds,
+            prepared.variant,
+            prepared.prior,
+            request.iterations,
+            prepared.needs.width,
+            problem.neighbors,
+            every_row,
+            request.plain,
+        )
+        kept = Kept(draft, diffusion, request.planes, every_row)
+        buffers = Buffers(disk=draft.buffer if prepared.needs.on_disk else None)
+        steps: list[Json] = [{"iteration": t, "seconds": 0.0, "bytes": 0} for t in range(request.iterations + 1)]
+        with _watched(stream, diffusion, progress) as watch:
+            for report in watch(diffusion.reports(buffers, kept, OnDisk(draft, kept)), steps):
+                kept.enter(report)
+        _assemble(draft, diffusion, kept)
+        problem.classes.write(draft)
+        if kept.tops is not None:
+            _write_tops(draft, kept.tops, prepared)
+    return _facts(prepared, diffusion, kept), [{**step, "seconds": round(step["seconds"], 3)} for step in steps]
+
+
+@contextmanager
+def _watched(stream: Stream, diffusion: Diffusion, progress: Progress) -> Iterator[Any]:
+    """Passes reports on, notes what each took, and moves a bar whose end is what there would be to do without shortcuts."""
+    edges = stream.graph.edges
+    with progress("diffusing", len(diffusion.batches) * diffusion.iterations * edges, "edges") as advance:
+        counted = 0
+
+        def count(done: int) -> None:
+            nonlocal counted
+            step = min(done, edges - counted)
+            counted += step
+            advance(step)
+
+        def watch(reports: Iterator[Report], steps: list[Json]) -> Iterator[Report]:
+            nonlocal counted
+            clock, read = time.perf_counter(), stream.bytes
+            for report in reports:
+                yield report
+                now = time.perf_counter()
+                step = steps[report.iteration]
+                step["seconds"] += now - clock
+                step["bytes"] += stream.bytes - read
+                clock, read = now, stream.bytes
+                if report.iteration:
+                    advance(edges - counted)
+                    counted = 0
+
+        stream.advance = count
+        yield watch
+
+
+def _assemble(draft: Draft, diffusion: Diffusion, kept: Kept) -> None:
+    """The scores of all batches, side by side in the order of the classes; and the sums of the columns."""
+    classes = diffusion.seeds.classes
+    if diffusion.neighbors is not None:
+        tests = len(diffusion.neighbors)
+        writer = draft.array("scores", (len(kept.planes), tests, classes), "float32")
+        parts = [kept.part(batch).mapped() for batch in range(len(diffusion.batches))] if writer.missing else []
+        for chunk in writer.missing:
+            start, stop = writer.spec.rows(chunk)
+            plane, first = divmod(start, tests)
+            block = np.empty((stop - start, classes), np.float32)
+            for batch, part in enumerate(parts):
+                block[:, diffusion.columns(batch)] = part[plane, first : first + stop - start]
+            writer.write(chunk, block)
+    sums = np.empty((diffusion.iterations + 1, classes), np.float32)
+    for batch in range(len(diffusion.batches)):
+        sums[:, diffusion.columns(batch)] = [step["sums"] for step in kept.notes[kept.key(batch)]]
+    draft.values("column_sums", sums)
+
+
+def _write_tops(draft: Draft, tops: Tops, prepared: Prepared) -> None:
+    """The best classes of the background, in the user's order."""
+    problem = prepared.problem
+    order = problem.graph.order
+    node = np.arange(problem.background) if order is None else np.argsort(order)
+    draft.values("top_classes", tops.classes[node])
+    draft.values("top_scores", tops.scores[node])
+
+
+def _facts(prepared: Prepared, diffusion: Diffusion, kept: Kept) -> Json:
+    """The share of entries that are not zero is that of the rows which were computed (paper, figure 4)."""
+    steps = []
+    for iteration in range(diffusion.iterations + 1):
+        notes = [(diffusion.columns(batch), kept.notes[kept.key(batch)][iteration]) for batch in range(len(diffusion.batches))]
+        entries = sum(len(columns) * note["rows"] for columns, note in notes)
+        nonzero = sum(note["nonzero"] for _, note in notes)
+        rows = notes[0][1]["rows"]
+        steps.append({"iteration": iteration, "nonzero": round(nonzero / entries, 9) if entries else 0.0, "rows": rows})
+    return {
+        "tests": prepared.problem.tests,
+        "classes": diffusion.seeds.classes,
+        "nodes": diffusion.stream.graph.nodes,
+        "planes": kept.planes if prepared.problem.tests else [],
+        "steps": steps,
+    }

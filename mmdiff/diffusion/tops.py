@@ -1,0 +1,66 @@
+"""The best classes of every node, gathered batch by batch: what `--predict-nodes` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.classes import UNLABELLED
+from mmdiff.jit import kernel
+from mmdiff.parallel import in_threads
+
+_BLOCK_ROWS = 1 << 14
+TOP = 5
+BYTES_PER_NODE = 8 * TOP
+
+Rows = Callable[[int, int], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Tops:
+    """For each node its best classes so far, best first, and their scores; UNLABELLED and 0 behind them."""
+
+    classes: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    @classmethod
+    def empty(cls, nodes: int, classes: int) -> Tops:
+        shape = (nodes, min(TOP, classes))
+        return cls(np.full(shape, UNLABELLED, np.int32), np.zeros(shape, np.float32))
+
+    def enter(self, rows: Rows, columns: NDArray[np.int64]) -> None:
+        """Takes in a batch of columns of L. Of equal scores the class with the lower number is better, whatever the batches."""
+        nodes = len(self.classes)
+        classes = columns.astype(np.int32)
+
+        def work(start: int) -> None:
+            stop = min(start + _BLOCK_ROWS, nodes)
+            _enter(rows(start, stop), classes, self.classes[start:stop], self.scores[start:stop])
+
+        for _ in in_threads(work, range(0, nodes, _BLOCK_ROWS)):
+            pass
+
+
+@kernel
+def _enter(
+    block: NDArray[np.float32], columns: NDArray[np.int32], classes: NDArray[np.int32], scores: NDArray[np.float32]
+) -> None:
+    most = classes.shape[1]
+    for i in range(len(block)):
+        for c in range(len(columns)):
+            score, column = block[i, c], columns[c]
+            if score <= 0 or score < scores[i, most - 1]:
+                continue
+            place = most
+            while place > 0 and (
+                score > scores[i, place - 1] or (score == scores[i, place - 1] and column < classes[i, place - 1])
+            ):
+                place -= 1
+            if place == most:
+                continue
+            for q in range(most - 1, place, -1):
+                classes[i, q], scores[i, q] = classes[i, q - 1], scores[i, q - 1]
+            classes[i, place], scores[i, place] = column, score
