@@ -26,7 +26,7 @@ class Seeds:
     @classmethod
     def of(cls, nodes: NDArray[np.int64], labels: NDArray[np.int32], classes: int) -> Seeds:
         """From nodes and their labels, one or several of each, UNLABELLED for none. A label that is given twice counts once."""
-        table = labels.reshape(len(nodes), -1)
+        table = labels if labels.ndim == 2 else labels[:, None]
         rows, places = np.nonzero(table != UNLABELLED)
         pairs = np.unique(np.stack([nodes[rows], table[rows, places]], axis=1).astype(np.int64), axis=0)
         labelled, starts = np.unique(pairs[:, 0], return_index=True)
