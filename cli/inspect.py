@@ -45,7 +45,7 @@ def command(
 
 
 def _show_overview(found: dict[str, Any]) -> None:
-    table = _table("artifact", "what", "on disk", "made", "from", "current")
+    table = show.table("artifact", "what", "on disk", "made", "from", "current")
     for number, line in enumerate(found["artifacts"]):
         last = number + 1 == len(found["artifacts"])
         table.add_row(
@@ -66,7 +66,7 @@ def _show_overview(found: dict[str, Any]) -> None:
 
 def _show_details(found: dict[str, Any]) -> None:
     show.result(f"{found['artifact']}: {found['what']}")
-    facts = _table(header=False)
+    facts = show.table(header=False)
     run = found["run"]
     facts.add_row("object", f"{found['object']} (kind {found['kind']}, schema {found['schema']})")
     facts.add_row("made", f"{show.age(found['made'])}, in {show.duration(found['seconds'])}, by: {run['command']}")
@@ -74,16 +74,18 @@ def _show_details(found: dict[str, Any]) -> None:
         name = value.get("artifact") or f"{value['source']} ({show.size(value['bytes'])})"
         facts.add_row(f"from {key}", f"{name}, {value.get('object') or value['digest']}")
     facts.add_row("current", _current(found))
-    for key, value in {**found["parameters"], **found["facts"]}.items():
+    for key, value in found["parameters"].items():
+        facts.add_row(key.replace("_", " "), f"{value:g}" if isinstance(value, float) else _plain(value))
+    for key, value in found["facts"].items():
         facts.add_row(key.replace("_", " "), _plain(value))
     facts.add_row("peak memory", show.size(run["peak_memory"]))
     facts.add_row("versions", _plain(run["versions"]))
     show.rich_result(facts)
-    arrays = _table("array", "shape", "dtype", "chunks", "on disk")
+    arrays = show.table("array", "shape", "dtype", "chunks", "on disk")
     for name, array in found["arrays"].items():
         arrays.add_row(name, show.shape(array["shape"]), array["dtype"], str(array["chunks"]), show.size(array["bytes"]))
     show.rich_result(arrays)
-    statistics = _table(header=False)
+    statistics = show.table(header=False)
     _add_statistics(statistics, found["statistics"])
     show.rich_result(statistics)
 
@@ -109,7 +111,7 @@ def _add_statistics(table: Table, statistics: dict[str, Any]) -> None:
 
 
 def _show_rows(lines: Any) -> None:
-    table = _table("row", "id", "labels", "values")
+    table = show.table("row", "id", "labels", "values")
     for line in lines:
         values = " ".join(f"{value: .4f}" for value in line["values"][:_VALUES_SHOWN])
         more = " ..." if len(line["values"]) > _VALUES_SHOWN else ""
@@ -128,15 +130,8 @@ def _plain(value: Any) -> str:
         return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return f"{len(value)} entries, which --json shows"
     if isinstance(value, float):
-        return f"{value:.1%}" if 0 < value < 1 else f"{value:.4g}"
+        return f"{value:.1%}" if 0.01 <= value < 1 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _table(*columns: str, header: bool = True) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=header, header_style="dim", padding=(0, 2, 0, 0))
-    for column in columns or ("what", "value"):
-        table.add_column(column, overflow="fold")
-    return table

@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from mmdiff.progress import Advance
 
@@ -39,6 +40,16 @@ def rich_result(renderable: RenderableType) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
     console.print(renderable)
+
+
+def table(*columns: str, header: bool = True) -> Table:
+    """A table without lines, whose cells are never cut off."""
+    from rich.table import Table
+
+    made = Table(box=None, show_header=header, header_style="dim", padding=(0, 2, 0, 0))
+    for column in columns or ("what", "value"):
+        made.add_column(column, overflow="fold")
+    return made
 
 
 def size(count: float) -> str:

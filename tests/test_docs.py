@@ -38,6 +38,13 @@ def test_the_code_of_the_readme_runs(tmp_path: Path) -> None:
         assert outcome.returncode == 0, outcome.stderr
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_the_code_of_the_pages_runs(page: Path, tmp_path: Path) -> None:
+    for code in re.findall(r"(?s)<!-- runs -->\n```python\n(.*?)```", page.read_text()):
+        outcome = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert outcome.returncode == 0, outcome.stderr
+
+
 def test_the_command_reference_is_what_the_program_says(generate: ModuleType) -> None:
     assert (ROOT / "docs" / "commands.md").read_text() == generate.commands_page(), "run `make docs`"
 

@@ -110,7 +110,7 @@ class Diffusion:
         todo = [batch for batch in range(len(self.batches)) if not keeper.is_done(batch)]
         if not todo:
             return
-        work = self._work()
+        work = self.work()
         seeds = self.seeds.in_units_of(self._heights)
         sums = None if work.whole else column_sums(self.stream, seeds, self.variant, self._heights, self.iterations)
         for batch in todo:
@@ -128,12 +128,13 @@ class Diffusion:
     def _coupled_reports(self, buffers: Buffers | None, plates: Plates) -> Iterator[Report]:
         seeds = self.seeds.select(self.order).in_units_of(self._heights)
         rows = max(1, BLOCK_BYTES // (4 * self.seeds.classes))
-        coupled = Coupled(self._work(), seeds, self.batches, self.prior[self.order], plates, rows)
+        coupled = Coupled(self.work(), seeds, self.batches, self.prior[self.order], plates, rows)
         nodes = self.stream.graph.nodes
         for step in coupled.steps(buffers):
             yield Report(step.iteration, step.batch, step.state, step.rows, step.columns, step.sums, step.nonzero, nodes)
 
-    def _work(self) -> Work:
+    def work(self) -> Work:
+        """What all batches share."""
         return Work(self.stream, self.variant, self.iterations, self._needed(), self._heights, self.plain)
 
     def _needed(self) -> Sequence[Rows | None]:

@@ -29,19 +29,19 @@ _WIDEST = 256
 
 @dataclass(frozen=True)
 class Needs:
-    """Of a run: columns of a batch, whether S changes between memory and disk, bytes at the peak, bytes on disk."""
+    """Of a run: columns of a batch, whether S changes between memory and disk, bytes of memory at the most, bytes on disk.
+
+    On disk there are the scores, first as `parts`, one for each batch, and `states`: of coupled operators the products, of
+    others S after an iteration, where that takes long.
+    """
 
     width: int
     batches: int
     on_disk: bool
     memory: int
-    scratch: int
+    parts: int
+    states: int
     artifact: int
-
-    @property
-    def disk(self) -> int:
-        """At the worst moment."""
-        return self.scratch + self.artifact
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Asked:
 def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     """The widest batches that fit, or those that were asked for; refused where they do not fit."""
     nodes, classes = problem.graph.nodes, problem.seeds.classes
-    fixed = anonymous_bytes() + _fixed(problem, variant, asked.every_row)
+    fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, asked.every_row)
     room = max(0, asked.memory - fixed)
     column = nodes * variant.itemsize
     # A coupled operator writes its products as float32, beside the state.
@@ -87,10 +87,10 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     )
 
 
-def _fixed(problem: Problem, variant: Variant, every_row: bool) -> int:
+def held_beside(problem: Problem, variant: Variant, every_row: bool) -> int:
     """What is held whatever the width of a batch."""
     nodes = problem.graph.nodes
-    total = _KERNEL_BYTES + nodes * _NODE_BYTES + 2 * cores() * min(CHUNK_BYTES, 4 * problem.tests * problem.seeds.classes)
+    total = nodes * _NODE_BYTES + 2 * cores() * min(CHUNK_BYTES, 4 * problem.tests * problem.seeds.classes)
     if variant.normalize_graph == "symmetric":
         total += nodes * _HEIGHT_BYTES
     if variant.coupled:
@@ -100,8 +100,8 @@ def _fixed(problem: Problem, variant: Variant, every_row: bool) -> int:
     return total
 
 
-def _disk(problem: Problem, variant: Variant, asked: Asked, width: int, buffered: bool) -> tuple[int, int]:
-    """Bytes of what is needed on the way, and of the artifact."""
+def _disk(problem: Problem, variant: Variant, asked: Asked, width: int, buffered: bool) -> tuple[int, int, int]:
+    """Bytes of parts, of states, and of the artifact."""
     nodes, classes = problem.graph.nodes, problem.seeds.classes
     artifact = 0
     if problem.tests:
@@ -109,14 +109,13 @@ def _disk(problem: Problem, variant: Variant, asked: Asked, width: int, buffered
     if asked.every_row:
         artifact += 2 * ArraySpec.fit((problem.background, min(tops.TOP, classes)), "float32").bytes_on_disk
     parts = [min(width, classes - first) for first in range(0, classes, width)]
-    scratch = sum(
-        ArraySpec.fit((asked.planes, problem.tests, part), "float32").bytes_on_disk for part in parts if problem.tests
-    )
+    scores = sum(ArraySpec.fit((asked.planes, problem.tests, part), "float32").bytes_on_disk for part in parts if problem.tests)
+    states = 0
     if variant.coupled:
-        scratch += 2 * sum(ArraySpec.fit((nodes, part), "float32").bytes_on_disk for part in parts)
+        states += 2 * sum(ArraySpec.fit((nodes, part), "float32").bytes_on_disk for part in parts)
     elif asked.iterations > 1:
         # S of the batch in work, where its iterations take long, and the one that replaces it.
-        scratch += (3 if buffered else 2) * nodes * width * variant.itemsize
+        states += (3 if buffered else 2) * nodes * width * variant.itemsize
     if asked.every_row:
-        scratch += 2 * nodes * tops.BYTES_PER_NODE
-    return scratch, artifact
+        scores += 2 * nodes * tops.BYTES_PER_NODE
+    return scores, states, artifact

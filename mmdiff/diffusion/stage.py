@@ -1,4 +1,4 @@
-"""`mmdiff diffuse`: labels spread over `graph/W`. `scores/NAME` is what test points see of them, and the best classes of nodes."""
+"""`mmdiff diffuse`: labels spread over `graph/W`; `scores/NAME` is what test points see of them, and nodes' best classes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,210 @@
+"""The diffusion end to end: against `--plain`, against the loop that people write with scipy, and against scikit-learn's.
+
+Also what a cold page cache costs, how often bfloat16 gives the same five best classes, and how near `mmdiff plan` comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import stores
+from benchmarks.knn import PROGRAM
+from benchmarks.measure import Figure, Watched, best_of, watch
+
+T = 3
+RUNS = 3
+
+_SCIPY = """
+import json, sys, time
+import numpy as np
+from pathlib import Path
+from mmdiff.formats.store import Store
+from mmdiff.graph.graph import Graph
+store = Store.open(Path(sys.argv[1]))
+W = Graph.open(sys.argv[1]).to_scipy()
+seeds, graph = store.open_artifact("descriptors/seeds"), store.open_artifact("graph/W")
+labels, classes = seeds.array("labels"), int(seeds.array("labels").max()) + 1
+neighbors = store.open_artifact("knn/test").array("neighbors").astype(np.int64)
+L = np.zeros((W.shape[0], classes), np.float32)
+L[graph.manifest.facts["background"] + np.arange(len(labels)), labels] = 1
+start = time.perf_counter()
+for _ in range(int(sys.argv[2])):
+    L = W @ L
+    sums = L.sum(0)
+    L /= np.where(sums > 0, sums, 1)
+scores = np.stack([L[rows].sum(0) for rows in neighbors])
+print(json.dumps({"seconds": time.perf_counter() - start}))
+"""
+
+_SKLEARN = """
+import json, sys, time, warnings
+import numpy as np
+from pathlib import Path
+from mmdiff.formats.store import Store
+from mmdiff.graph.graph import Graph
+from sklearn.semi_supervised import LabelPropagation
+warnings.simplefilter("ignore")
+store = Store.open(Path(sys.argv[1]))
+graph = Graph.open(sys.argv[1])
+A = graph.to_scipy(normalized=False)
+seeds = store.open_artifact("descriptors/seeds").array("labels")
+labels = np.full(graph.nodes, -1)
+labels[store.open_artifact("graph/W").manifest.facts["background"] :][: len(seeds)] = seeds
+class Given(LabelPropagation):
+    def _build_graph(self):
+        return graph.to_scipy()
+    def _get_kernel(self, X, y=None):
+        return None
+model = Given(max_iter=int(sys.argv[2]), tol=0)
+start = time.perf_counter()
+model.fit(np.zeros((graph.nodes, 1)), labels)
+print(json.dumps({"seconds": time.perf_counter() - start}))
+"""
+
+_OURS = """
+import json, sys, time
+import numpy as np
+from pathlib import Path
+import mmdiff
+from mmdiff.formats.store import Store
+store = Store.open(Path(sys.argv[1]))
+graph = mmdiff.Graph.open(sys.argv[1])
+seeds = store.open_artifact("descriptors/seeds").array("labels")
+labels = np.full(graph.nodes, -1)
+labels[store.open_artifact("graph/W").manifest.facts["background"] :][: len(seeds)] = seeds
+small = mmdiff.Graph.from_scipy(graph.to_scipy(normalized=False)[:50][:, :50])
+mmdiff.diffuse(small, np.arange(50) % 3, iterations=3, eta="row", reset_seeds=True)
+start = time.perf_counter()
+L = mmdiff.diffuse(graph, labels, iterations=int(sys.argv[2]), eta="row", reset_seeds=True)
+print(json.dumps({"seconds": time.perf_counter() - start}))
+"""
+
+
+def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
+    """All comparisons."""
+    store = stores.generated(folder, rows)
+    found = _end_to_end(store, rows)
+    found += _cold(store)
+    shutil.rmtree(store)
+    found += _sklearn(folder)
+    found += _bfloat16(folder)
+    found += _plans(folder, [rows // 10, rows // 2, rows])
+    return found
+
+
+def diffuse(store: Path, *options: str) -> Watched:
+    """A run whose result is not there yet."""
+    _forget(store)
+    return watch([PROGRAM, "diffuse", "--iterations", str(T), "--store", store, "--json", *options])
+
+
+def _forget(store: Path) -> None:
+    """Takes the scores out of the store, so that they are computed again."""
+    shutil.rmtree(store / "scores", ignore_errors=True)
+    subprocess.run([PROGRAM, "gc", "--store", store], check=True, stdout=subprocess.DEVNULL)
+
+
+def _end_to_end(store: Path, rows: int) -> list[Figure]:
+    what = f"diffuse, {rows / 1e6:g}M nodes, 500 classes, T = {T}"
+    # Once before, so that no kernel is compiled while it is timed.
+    diffuse(store), diffuse(store, "--plain")
+    quick, plain = best_of(RUNS, lambda: diffuse(store)), best_of(RUNS, lambda: diffuse(store, "--plain"))
+    scipy = best_of(2, lambda: watch([sys.executable, "-c", _SCIPY, store, str(T)]))
+    loop = json.loads(scipy.output)["seconds"]
+    return [
+        Figure("diffuse_plain", f"{what}, whole command", quick.seconds, "--plain", plain.seconds, "s", False),
+        Figure("diffuse_scipy", f"{what}, whole command", quick.seconds, "scipy, its loop alone", loop, "s", False),
+        Figure("diffuse_memory", "memory for that", quick.megabytes, "scipy", scipy.megabytes, "MB", False),
+        Figure("diffuse_plain_scipy", f"{what}, --plain", plain.seconds, "scipy, its loop alone", loop, "s", False),
+    ]
+
+
+def _cold(store: Path) -> list[Figure]:
+    """W is not in the page cache, and four times larger than what --memory would leave for it; against all of it in memory."""
+    size = sum(path.stat().st_size for path in _chunks(store))
+    options = ["--plain", "--cols-per-batch", "96", "--memory", "1500M", "--classes", ",".join(map(str, range(96)))]
+    warm = best_of(RUNS, lambda: diffuse(store, *options))
+    cold = best_of(RUNS, lambda: diffuse(store, *options), lambda: _evict(store))
+    seconds = [_iterations(run) for run in (warm, cold)]
+    what = f"96 columns over {size / 1e6:,.0f} MB of W, cold page cache, {cold.megabytes:,.0f} MB of memory"
+    return [Figure("diffuse_cold", what, T / seconds[1], "page cache warm", T / seconds[0], "iterations/s")]
+
+
+def _chunks(store: Path) -> list[Path]:
+    return [path for array in ("indices", "indptr") for path in (store / "graph" / "W" / array).glob("c.*")]
+
+
+def _evict(store: Path) -> None:
+    subprocess.run(["sync"], check=True)
+    for path in (store / "graph" / "W").resolve().rglob("c.*"):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def _iterations(run: Watched) -> float:
+    """Seconds of the iterations alone."""
+    return float(sum(step["seconds"] for step in json.loads(run.output)["steps"]))
+
+
+def _sklearn(folder: Path) -> list[Figure]:
+    """scikit-learn's propagation loop, given the same graph: rows normalised, seeds set back, as many iterations."""
+    store = stores.generated(folder, 200_000, classes=100, tests=1000)
+    ours = best_of(RUNS, lambda: watch([sys.executable, "-c", _OURS, store, str(T)]))
+    theirs = best_of(2, lambda: watch([sys.executable, "-c", _SKLEARN, store, str(T)]))
+    shutil.rmtree(store)
+    seconds = [json.loads(run.output)["seconds"] for run in (ours, theirs)]
+    what = f"--eta row --reset-seeds, 200k nodes x 100 classes, T = {T}"
+    return [
+        Figure("diffuse_sklearn", what, seconds[0], "LabelPropagation's loop", seconds[1], "s", False),
+        Figure("diffuse_sklearn_memory", "memory for that", ours.megabytes, "scikit-learn", theirs.megabytes, "MB", False),
+    ]
+
+
+def _bfloat16(folder: Path) -> list[Figure]:
+    """The share of test points whose five best classes are those of float32."""
+    store = stores.tiny(folder)
+    if store is None:
+        return []
+    best = []
+    for dtype in ("float32", "bfloat16"):
+        subprocess.run([PROGRAM, "diffuse", "--dtype", dtype, "--name", dtype, "--store", store], check=True, stdout=sys.stderr)
+        best.append(_five_best(store, dtype))
+    same = 100 * float(np.mean([set(a) == set(b) for a, b in zip(*best, strict=True)]))
+    shutil.rmtree(store)
+    return [Figure("diffuse_bfloat16", "same five best classes with bfloat16, Tiny ImageNet", same, "float32", 100, "%")]
+
+
+def _five_best(store: Path, name: str) -> Sequence[Any]:
+    from mmdiff.formats.store import Store
+
+    scores = Store.open(store).open_artifact(f"scores/{name}").array("scores")[-1]
+    return np.argsort(-scores, axis=1, kind="stable")[:, :5].tolist()
+
+
+def _plans(folder: Path, sizes: Sequence[int]) -> list[Figure]:
+    """What `mmdiff plan diffuse` says, against what was measured from outside."""
+    found = []
+    for rows in sizes:
+        store = stores.generated(folder, rows)
+        diffuse(store)
+        plan = json.loads(watch([PROGRAM, "plan", "diffuse", "--iterations", str(T), "--store", store, "--json"]).output)
+        real = best_of(2, lambda store=store: diffuse(store))
+        title = f"plan, {rows / 1e6:g}M nodes"
+        written = json.loads(real.output)["bytes"]
+        found += [
+            Figure(f"plan_time_{rows}", f"{title}, time", plan["seconds"], "measured", real.seconds, "s", False),
+            Figure(f"plan_memory_{rows}", f"{title}, memory", plan["memory"] / 1e6, "measured", real.megabytes, "MB", False),
+            Figure(f"plan_disk_{rows}", f"{title}, disk", plan["artifact"] / 1e6, "measured", written / 1e6, "MB", False),
+        ]
+        shutil.rmtree(store)
+    return found

@@ -1,0 +1,178 @@
+"""The product W L, 96 columns of float32, against scipy, MKL (the paper's kernel) and torch, all in one process.
+
+Graphs are real: the nearest neighbours of generated descriptors, and of Tiny ImageNet. The original order of the nodes is that
+of the user's rows, which is shuffled; cell order is how mmdiff stores them.
+
+    python -m benchmarks.spmm STORE      the times, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import stores
+from benchmarks.measure import Figure
+
+COLUMNS = 96
+RUNS = 5
+
+
+def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
+    """Ratios on both graphs."""
+    found = []
+    for title, store in ((f"{rows / 1e6:g}M nodes", stores.generated(folder, rows)), ("Tiny ImageNet", stores.tiny(folder))):
+        if store is not None:
+            found += _compare(title, _times(store))
+    return found
+
+
+def _times(store: Path) -> Any:
+    """Measured in a process of its own, whose libraries all have the same number of threads."""
+    cores = str(len(os.sched_getaffinity(0)))
+    threads = {"OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores}
+    library = next(iter(sorted((Path(sys.prefix) / "lib").glob("libmkl_rt.so*"))), None)
+    environment = os.environ | threads | ({} if library is None else {"MKL_RT": str(library)})
+    output = subprocess.run(
+        [sys.executable, "-m", "benchmarks.spmm", store], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(output.stdout)
+
+
+def _compare(title: str, times: Any) -> list[Figure]:
+    ours, edges = times["original"], times["edges"]
+    what = f"W L, {title}, {edges / times['nodes']:.0f} edges a node, {COLUMNS} columns"
+
+    def figure(key: str, order: str, mine: float, peer: str, theirs: float) -> Figure:
+        name = f"spmm_{title.split()[0]}_{key}"
+        return Figure(name, f"{what}, {order}", 1000 * mine, peer, 1000 * theirs, "ms", more_is_better=False)
+
+    found = [
+        figure(f"original_{peer}", "original order", ours["mmdiff"], f"{peer}, same order", ours[peer])
+        for peer in ("mkl", "scipy", "torch")
+        if peer in ours
+    ]
+    cell = times["cells"]
+    if "mkl" in ours:
+        found.append(figure("cells_original", "cell order", cell["mmdiff"], "mkl, original order", ours["mkl"]))
+        found.append(figure("cells_mkl", "cell order", cell["mmdiff"], "mkl, same order", cell["mkl"]))
+    for order in ("original", "cells"):
+        name = f"{order} order, bfloat16"
+        found.append(figure(f"bfloat16_{order}", name, times[order]["bfloat16"], "float32", times[order]["mmdiff"]))
+    gathered = edges * COLUMNS * 4 / cell["mmdiff"] / 1e9
+    name = f"spmm_{title.split()[0]}_gathered"
+    found.append(Figure(name, f"{what}, cell order, rows gathered", gathered, "memory copy", times["copy"], "GB/s"))
+    return found
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Seconds of each library in both orders; they all give the same result, or there are no figures."""
+    import scipy.sparse
+
+    from mmdiff.graph.graph import Graph
+
+    graph = Graph.open(store)
+    W = graph.to_scipy()
+    order = (
+        np.arange(graph.nodes)
+        if graph.order is None
+        else np.concatenate([graph.order, np.arange(len(graph.order), graph.nodes)])
+    )
+    place = np.argsort(order)
+    original = scipy.sparse.csr_array(W[place][:, place])
+    original.sort_indices()
+    A = scipy.sparse.csr_array(graph.to_scipy(normalized=False)[place][:, place])
+    A.sort_indices()
+    L = np.random.default_rng(0).random((graph.nodes, COLUMNS), dtype=np.float32)
+    times: dict[str, Any] = {"nodes": graph.nodes, "edges": graph.edges, "copy": _copy_speed()}
+    times["original"] = _all(Graph.from_scipy(A), original, L)
+    times["cells"] = _all(graph, W, L)
+    return times
+
+
+def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
+    from mmdiff.diffusion.bfloat16 import encode
+    from mmdiff.diffusion.product import Pull, product
+    from mmdiff.diffusion.seeds import Seeds
+    from mmdiff.diffusion.streaming import Stream
+
+    out, pull = np.empty_like(L), Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), L.shape[1]))
+    short, short_out = encode(L), np.empty(L.shape, np.uint16)
+    runs: dict[str, Callable[[], Any]] = {}
+    with Stream(graph) as stream:
+        runs["mmdiff"] = lambda: product(stream, L, out, pull)
+        runs["bfloat16"] = lambda: product(stream, short, short_out, pull)
+        runs["scipy"] = lambda: W @ L
+        runs |= _mkl(W, L) | _torch(W, L)
+        times = _best(runs)
+    for peer in runs.keys() - {"mmdiff", "bfloat16"}:
+        result = runs[peer]()
+        if not np.allclose(out, np.asarray(result), rtol=1e-4, atol=1e-6):
+            raise RuntimeError(f"{peer} and mmdiff do not agree")
+    return times
+
+
+def _best(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """The best of several runs of each, in turns, so that what disturbs one disturbs all."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(RUNS):
+        for name, run in runs.items():
+            clock = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - clock)
+    return {name: min(taken) for name, taken in times.items()}
+
+
+def _mkl(W: Any, L: NDArray[np.float32]) -> dict[str, Callable[[], Any]]:
+    try:
+        from sparse_dot_mkl import dot_product_mkl
+    except ImportError:
+        return {}
+    import scipy.sparse
+
+    matrix = scipy.sparse.csr_matrix((W.data, W.indices, W.indptr), W.shape)
+    return {"mkl": lambda: dot_product_mkl(matrix, L)}
+
+
+def _torch(W: Any, L: NDArray[np.float32]) -> dict[str, Callable[[], Any]]:
+    try:
+        import torch
+    except ImportError:
+        return {}
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    parts = [torch.from_numpy(values.astype(np.int64)) for values in (W.indptr, W.indices)]
+    matrix = torch.sparse_csr_tensor(*parts, torch.from_numpy(W.data), W.shape, check_invariants=False)
+    dense = torch.from_numpy(L)
+    return {"torch": lambda: (matrix @ dense).numpy()}
+
+
+def _copy_speed() -> float:
+    """GB/s that are read when memory is copied by all cores; as many are written."""
+    from mmdiff.parallel import cores, in_threads
+
+    source = np.ones(1 << 28, np.float32)
+    target = np.empty_like(source)
+    pieces = [
+        slice(*piece)
+        for piece in zip(*[np.linspace(0, source.size, cores() + 1).astype(int)[i : cores() + i] for i in (0, 1)], strict=True)
+    ]
+    times = []
+    for _ in range(RUNS):
+        clock = time.perf_counter()
+        for _ in in_threads(lambda piece: np.copyto(target[piece], source[piece]), pieces):
+            pass
+        times.append(time.perf_counter() - clock)
+    return source.nbytes / min(times) / 1e9
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(measure(Path(sys.argv[1]))))

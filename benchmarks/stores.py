@@ -1,0 +1,54 @@
+"""Stores for the benchmarks: real nearest-neighbour graphs of generated descriptors, and of Tiny ImageNet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.generate import generate
+from benchmarks.knn import PROGRAM, TINY
+
+
+def mmdiff(store: Path, *arguments: str | Path) -> None:
+    """Runs a command, as a user would."""
+    subprocess.run([PROGRAM, *map(str, arguments), "--store", store], check=True, stdout=sys.stderr)
+
+
+def generated(folder: Path, rows: int, classes: int = 500, per_class: int = 2, tests: int = 10_000, k: int = 30) -> Path:
+    """Descriptors as `generate` makes them: a background, labelled seeds and test points, and their graph."""
+    store = folder / f"generated-{rows}"
+    counts = {"background": rows, "seeds": classes * per_class, "test": tests}
+    for number, (role, count) in enumerate(counts.items()):
+        generate(folder / f"{role}.npy", count, number)
+        labels: list[str | Path] = []
+        if role != "background":
+            np.save(folder / f"{role}_labels.npy", np.arange(count) % classes)
+            labels = ["--labels", folder / f"{role}_labels.npy"]
+        mmdiff(store, "import", folder / f"{role}.npy", "--role", role, *labels)
+        (folder / f"{role}.npy").unlink()
+    mmdiff(store, "build-graph", "--k", str(k))
+    return store
+
+
+def tiny(folder: Path, seeds_per_class: int = 10, k: int = 30) -> Path | None:
+    """The training images of Tiny ImageNet, some of which are seeds, and its validation images as test points."""
+    if not TINY.is_dir():
+        return None
+    store = folder / "tiny"
+    features, labels = np.load(TINY / "train_features.npy"), np.load(TINY / "train_labels.npy")
+    draw = np.random.default_rng(0)
+    chosen = np.concatenate(
+        [draw.choice(np.flatnonzero(labels == label), seeds_per_class, replace=False) for label in np.unique(labels)]
+    )
+    others = draw.permutation(np.setdiff1d(np.arange(len(labels)), chosen))
+    for role, rows in (("background", others), ("seeds", chosen)):
+        np.save(folder / f"{role}.npy", features[rows])
+        np.save(folder / f"{role}_labels.npy", labels[rows])
+    mmdiff(store, "import", folder / "background.npy", "--role", "background")
+    mmdiff(store, "import", folder / "seeds.npy", "--role", "seeds", "--labels", folder / "seeds_labels.npy")
+    mmdiff(store, "import", TINY / "val_features.npy", "--role", "test", "--labels", TINY / "val_labels.npy")
+    mmdiff(store, "build-graph", "--k", str(k))
+    return store

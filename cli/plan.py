@@ -1,0 +1,103 @@
+"""`mmdiff plan`: what a run will need, before it is started."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from mmdiff.cli import diffuse as options
+from mmdiff.cli import show
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePath, parse_bytes
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Say what a run will need in memory, disk and time.")
+
+
+@app.command("diffuse")
+def diffuse(
+    iterations: options.Iterations = 5,
+    cols_per_batch: options.ColsPerBatch = "96",
+    eta: options.EtaOption = options.Eta.column,
+    prior: options.Prior = None,
+    prior_power: options.PriorPower = None,
+    gamma: options.Gamma = None,
+    alpha: options.Alpha = None,
+    reset_seeds: options.ResetSeeds = False,
+    normalize_graph: options.NormalizeGraph = options.Normalization.row,
+    dtype: options.Dtype = options.Precision.float32,
+    classes: options.ChosenClasses = None,
+    labels: options.Labels = None,
+    keep_scores: options.KeepScores = options.Keep.all,
+    predict_nodes: options.PredictNodes = None,
+    plain: options.Plain = False,
+    memory: Memory = "8G",
+    store: StorePath = DEFAULT_STORE,
+    json: AsJson = False,
+) -> None:
+    """What `mmdiff diffuse` with the same options will need.
+
+    Some blocks of the graph are timed, which takes seconds. A run that cannot fit is refused, with the options that would fit.
+    """
+    from mmdiff.diffusion.plan import plan_diffuse
+
+    request = options.request_of(
+        iterations=iterations,
+        cols_per_batch=cols_per_batch,
+        memory=memory,
+        eta=eta,
+        prior=prior,
+        prior_power=prior_power,
+        gamma=gamma,
+        alpha=alpha,
+        reset_seeds=reset_seeds,
+        normalize_graph=normalize_graph,
+        dtype=dtype,
+        classes=classes,
+        labels=labels,
+        keep_scores=keep_scores,
+        predict_nodes=predict_nodes,
+        plain=plain,
+    )
+    plan = plan_diffuse(store, request).summary()
+    show.as_json(plan) if json else _show_diffuse(plan)
+
+
+def _show_diffuse(plan: dict[str, Any]) -> None:
+    where = ", one of two buffers on disk" if plan["buffer_on_disk"] else ""
+    show.result(f"{plan['batches']} batches of {plan['cols_per_batch']} classes{where}")
+    table = show.table("", "needed", "there is")
+    table.add_row("memory", show.size(plan["memory"]), f"{show.size(plan['memory_limit'])} (--memory)")
+    table.add_row("disk, on the way", show.size(plan["scratch"]), f"{show.size(plan['disk_free'])} free")
+    table.add_row("disk, the scores", show.size(plan["artifact"]), "")
+    table.add_row("time", show.duration(plan["seconds"]), "")
+    show.rich_result(table)
+    steps = show.table("iteration", "computed from", "rows", "time of a batch")
+    for step in plan["steps"]:
+        steps.add_row(str(step["iteration"]), step["form"], f"{step['rows']:,}", show.duration(step["seconds"]))
+    show.rich_result(steps)
+
+
+@app.command("build-graph")
+def build_graph(
+    k: Annotated[int, typer.Option("--k", help="Neighbours of each node, itself among them.")] = 30,
+    index: Annotated[str, typer.Option(help="`auto` or `flat`.")] = "auto",
+    transductive: Annotated[bool, typer.Option("--transductive", help="Make the test points nodes too.")] = False,
+    memory: Memory = "8G",
+    store: StorePath = DEFAULT_STORE,
+    json: AsJson = False,
+) -> None:
+    """What `mmdiff build-graph` with the same options will need, all stages together. A search of seconds is timed."""
+    from mmdiff.build_graph import Request
+    from mmdiff.knn.plan import plan_build_graph
+
+    request = Request(k=k, index=index, transductive=transductive, memory=parse_bytes("--memory", memory))
+    plan = plan_build_graph(store, request).summary()
+    if json:
+        show.as_json(plan)
+        return
+    show.result(f"{plan['nodes']:,} nodes, index {plan['index']}")
+    table = show.table("", "needed", "there is")
+    table.add_row("memory", show.size(plan["memory"]), f"{show.size(plan['memory_limit'])} (--memory)")
+    table.add_row("disk", show.size(plan["disk"]), f"{show.size(plan['disk_free'])} free")
+    table.add_row("time", show.duration(plan["seconds"]), "")
+    show.rich_result(table)
