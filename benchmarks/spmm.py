@@ -149,8 +149,8 @@ def _torch(W: Any, L: NDArray[np.float32]) -> dict[str, Callable[[], Any]]:
     except ImportError:
         return {}
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    parts = [torch.from_numpy(values.astype(np.int64)) for values in (W.indptr, W.indices)]
-    matrix = torch.sparse_csr_tensor(*parts, torch.from_numpy(W.data), W.shape, check_invariants=False)
+    indptr, indices = (torch.from_numpy(values.astype(np.int64)) for values in (W.indptr, W.indices))
+    matrix = torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(W.data), W.shape)
     dense = torch.from_numpy(L)
     return {"torch": lambda: (matrix @ dense).numpy()}
 

@@ -12,6 +12,7 @@ from mmdiff.cli import show
 from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePath, parse_bytes, this_command
 
 if TYPE_CHECKING:
+    from mmdiff.diffusion.needs import Needs
     from mmdiff.diffusion.stage import Request
 
 
@@ -128,7 +129,7 @@ def command(
         name=name,
         plain=plain,
     )
-    outcome = diffuse(store, request, show.progress)
+    outcome = diffuse(store, request, show.progress, _announce)
     summary = outcome.summary()
     for warning in outcome.warnings:
         show.note(warning)
@@ -144,6 +145,14 @@ def command(
     if outcome.predictions:
         found = outcome.predictions
         show.result(f"{found['file']}: {found['rows']:,} nodes, {found['reached']:,} of which a label has reached")
+
+
+def _announce(needs: Needs) -> None:
+    buffer = ", one of two buffers on disk" if needs.on_disk else ""
+    show.note(
+        f"{needs.batches} batches of {needs.width} classes{buffer}; at most {show.size(needs.memory)} of memory and "
+        f"{show.size(needs.parts + needs.states + needs.artifact)} on disk"
+    )
 
 
 def request_of(cols_per_batch: str, memory: str, **options: object) -> Request:

@@ -23,8 +23,6 @@ _COPIES = 4
 
 # A batch that is narrower than this is better widened with a buffer on disk.
 _NARROW = 32
-# Rows of S beyond this are too long for the caches.
-_WIDEST = 256
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     if asked.cols_per_batch is not None:
         width = min(asked.cols_per_batch, classes)
     else:
-        width = min(classes, _WIDEST, max(1, room // pair))
+        width = min(classes, max(1, room // pair))
         if width < min(_NARROW, classes) and not variant.coupled:
             width = min(classes, _NARROW, max(1, room // column))
     batches = -(-classes // width)

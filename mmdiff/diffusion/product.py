@@ -22,6 +22,8 @@ from mmdiff.jit import exact_kernel, prefetch_to_read
 
 _AHEAD = 16
 _LINE = 64
+# What lies beyond these lines of a row, the processor's own prefetcher brings.
+_LINES = 8
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _multiply(
         while edge + 4 <= end:
             for ahead in range(edge + _AHEAD, min(edge + _AHEAD + 4, last)):
                 base = np.int64(indices[ahead] & column) * width
-                for at in range(0, width, line):
+                for at in range(0, min(width, _LINES * line), line):
                     prefetch_to_read(source, base + at)
             if weights is None:
                 w0 = np.float32(1 + (indices[edge] >> 31))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,8 +127,13 @@ def prepare(store: Store, request: Request) -> Prepared:
     return Prepared(request, problem, variant, prior, needs(problem, variant, asked))
 
 
-def diffuse(path: Path, request: Request, progress: Progress = silent) -> Outcome:
-    """Makes `scores/NAME`; what was made before from the same inputs and options is left as it is."""
+def diffuse(
+    path: Path, request: Request, progress: Progress = silent, announce: Callable[[Needs], None] = lambda _: None
+) -> Outcome:
+    """Makes `scores/NAME`; what was made before from the same inputs and options is left as it is.
+
+    Before anything is computed, `announce` hears what the run will need.
+    """
     run = Run(request.command)
     store = Store.open(path)
     prepared = prepare(store, request)
@@ -138,6 +143,7 @@ def diffuse(path: Path, request: Request, progress: Progress = silent) -> Outcom
         artifact = publication.find(recipe)
         reused = artifact is not None
         if artifact is None:
+            announce(prepared.needs)
             draft = publication.draft(name, recipe)
             facts, steps = _run(draft, prepared, progress)
             artifact = publication.publish(draft, facts, run.record(steps=steps))
