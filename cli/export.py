@@ -21,7 +21,8 @@ def command(
         typer.Argument(
             metavar="FILE",
             help="The file to write; its ending says how. `.npy`: one array. `.npz`: all arrays; of a graph, the matrix W "
-            "for `scipy.sparse.load_npz`. `.parquet`, `.csv` (of descriptors): a table of ids, labels and vectors.",
+            "for `scipy.sparse.load_npz`. `.parquet`, `.csv`: of descriptors, a table of ids, labels and vectors; of scores, "
+            "one of ids, labels and predictions. `.safetensors`: a model.",
             show_default=False,
         ),
     ],
@@ -29,7 +30,7 @@ def command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The array to export, e.g. `raw` or `labels`. Default: the vectors of descriptors, the components of a PCA.",
+            help="The array to export, e.g. `raw` or `labels`. Default: the vectors of descriptors, the scores of scores.",
             show_default=False,
         ),
     ] = None,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from mmdiff.formats.fingerprint import state
 from mmdiff.formats.store import Artifact, Store
 
@@ -28,3 +31,36 @@ def sources_gone(artifact: Artifact) -> list[str]:
     """The user's files that are no longer where they were read; the artifact does not need them."""
     inputs = artifact.manifest.inputs.items()
     return [entry["source"] for key, entry in inputs if "source" in entry and state(artifact.run["witness"][key]) == "gone"]
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """An artifact that is no longer current, the input that has changed, and the command that makes it anew."""
+
+    artifact: str
+    changed: str
+    command: str
+
+
+def outdated(store: Store, artifact: Artifact) -> list[Outdated]:
+    """What is not current among all that an artifact was made from, and itself, in the order in which to make it anew.
+
+    The user's own files are not looked at: what is in the store goes together until they are imported again.
+    """
+    return list({entry.artifact: entry for entry in _outdated(store, artifact)}.values())
+
+
+def _outdated(store: Store, artifact: Artifact) -> Iterator[Outdated]:
+    behind: list[Outdated] = []
+    changed = []
+    for entry in artifact.manifest.inputs.values():
+        if "artifact" not in entry:
+            continue
+        now = store.id(entry["artifact"])
+        if now is not None:
+            behind.extend(_outdated(store, store.open_artifact(entry["artifact"])))
+        if now != entry["object"]:
+            changed.append(entry["artifact"])
+    yield from behind
+    if changed or behind:
+        yield Outdated(artifact.name, (changed or [behind[-1].artifact])[0], artifact.run["command"])

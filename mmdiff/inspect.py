@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from mmdiff.classes import UNLABELLED, Classes
+from mmdiff.classify.statistics import logreg_statistics, what_logreg
 from mmdiff.currency import made_from, reasons_stale, sources_gone
 from mmdiff.distribution import distribution
+from mmdiff.evaluation.statistics import score_statistics, what_scores
+from mmdiff.experiment.statistics import report_statistics, what_report
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.gc import find_garbage
 from mmdiff.formats.manifest import Json
@@ -160,11 +163,23 @@ def _cell_statistics(artifact: Artifact) -> Json:
     return {"rows_per_cell": distribution(np.diff(artifact.array("offsets")[: cells + 1]))}
 
 
-_WHAT = {"descriptors": _what_descriptors, "pca": _what_pca, "cells": _what_cells, "knn": what_knn, "graph": what_graph}
+_WHAT = {
+    "descriptors": _what_descriptors,
+    "pca": _what_pca,
+    "cells": _what_cells,
+    "knn": what_knn,
+    "graph": what_graph,
+    "scores": what_scores,
+    "logreg": what_logreg,
+    "report": what_report,
+}
 _STATISTICS = {
     "descriptors": _descriptor_statistics,
     "pca": _pca_statistics,
     "cells": _cell_statistics,
     "knn": knn_statistics,
     "graph": graph_statistics,
+    "scores": score_statistics,
+    "logreg": logreg_statistics,
+    "report": report_statistics,
 }

@@ -17,7 +17,7 @@ from mmdiff.progress import Advance, Progress
 def write_npy(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], progress: Progress) -> None:
     """The one array that was asked for."""
     with progress(f"exporting {artifact.name}", _bytes_of(artifact, arrays), "bytes") as advance:
-        _write_array(CheckedArray(artifact, arrays[0]), stream, advance)
+        _write_array(artifact, arrays[0], stream, advance)
 
 
 def write_npz(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], progress: Progress) -> None:
@@ -29,7 +29,7 @@ def write_npz(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], prog
         for name in arrays:
             # A ZipInfo without a date: the same artifact gives the same file.
             with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                _write_array(CheckedArray(artifact, name), entry, advance)
+                _write_array(artifact, name, entry, advance)
 
 
 def write_header(stream: IO[bytes], dtype: str, shape: tuple[int, ...]) -> None:
@@ -42,8 +42,14 @@ def _bytes_of(artifact: Artifact, arrays: Sequence[str]) -> int:
     return sum(artifact.spec(name).table[0] * artifact.spec(name).row_bytes for name in arrays)
 
 
-def _write_array(array: CheckedArray, stream: IO[bytes], advance: Advance) -> None:
-    write_header(stream, array.spec.dtype, array.spec.shape)
-    for block in array.blocks():
+def stream_values(artifact: Artifact, name: str, stream: IO[bytes], advance: Advance) -> None:
+    """The values of an array, row after row, and nothing else."""
+    for block in CheckedArray(artifact, name).blocks():
         stream.write(block.reshape(-1).view(np.uint8).data)
         advance(block.nbytes)
+
+
+def _write_array(artifact: Artifact, name: str, stream: IO[bytes], advance: Advance) -> None:
+    spec = artifact.spec(name)
+    write_header(stream, spec.dtype, spec.shape)
+    stream_values(artifact, name, stream, advance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -12,6 +12,8 @@ from mmdiff.export.csvs import write_csv
 from mmdiff.export.graphs import write_csr
 from mmdiff.export.numpys import write_npy, write_npz
 from mmdiff.export.parquet import write_parquet
+from mmdiff.export.predictions import write_predictions_csv, write_predictions_parquet
+from mmdiff.export.safetensors import write_safetensors
 from mmdiff.export.target import check_place, whole_file
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.manifest import Json
@@ -21,17 +23,22 @@ from mmdiff.progress import Progress, silent
 Writer = Callable[[Artifact, Sequence[str], IO[bytes], Progress], None]
 """Writes the given arrays of an artifact; those that write one array get one."""
 
+TableWriter = Callable[[Store, Artifact, IO[bytes], Progress], None]
+"""Writes what an artifact says together with others of its store."""
+
 
 @dataclass(frozen=True)
 class Exports:
     """What a kind of artifact can be exported to, by the ending of the file, and which of its arrays is the main one.
 
-    `counted` is the array that has one row for each of the artifact's, where the main one has not.
+    `counted` is the array that has one row for each of the artifact's, where the main one has not. `tables` are files that no
+    array of the artifact makes alone.
     """
 
     main: str | None
     writers: Mapping[str, Writer]
     counted: str | None = None
+    tables: Mapping[str, TableWriter] = field(default_factory=dict)
 
 
 _ARRAYS: dict[str, Writer] = {".npy": write_npy, ".npz": write_npz}
@@ -41,6 +48,8 @@ _BY_KIND = {
     "pca": Exports("components", _ARRAYS),
     "knn": Exports("neighbors", _ARRAYS),
     "graph": Exports("indices", {**_ARRAYS, ".npz": write_csr}, counted="scale"),
+    "scores": Exports("scores", _ARRAYS, tables={".parquet": write_predictions_parquet, ".csv": write_predictions_csv}),
+    "logreg": Exports("safetensors", {".safetensors": write_safetensors, **_ARRAYS}, counted="class_numbers"),
 }
 
 
@@ -66,15 +75,18 @@ def export(store: Store, name: str, file: Path, array: str | None = None, progre
     artifact = store.open_artifact(name)
     exports = _BY_KIND.get(artifact.manifest.kind, _ANY_KIND)
     ending = file.suffix.lower()
-    if ending not in exports.writers:
-        endings = ", ".join(exports.writers)
+    if ending not in exports.writers and ending not in exports.tables:
+        endings = ", ".join([*exports.writers, *exports.tables])
         raise BadOption(f"{file}: {name} can be exported to {endings}. Choose a file with one of these endings.")
     arrays = _arrays(artifact, exports, ending, array)
     check_place(file, store)
     with whole_file(file) as stream:
-        exports.writers[ending](artifact, arrays, stream, progress)
+        if ending in exports.tables:
+            exports.tables[ending](store, artifact, stream, progress)
+        else:
+            exports.writers[ending](artifact, arrays, stream, progress)
     counted = next((name for name in (exports.counted, exports.main) if name in arrays), arrays[0])
-    rows, size = artifact.spec(counted).shape[0], file.stat().st_size
+    rows, size = artifact.spec(counted).length, file.stat().st_size
     return Outcome(name, str(file), ending.removeprefix("."), rows, size, time.perf_counter() - clock)
 
 
@@ -85,8 +97,10 @@ def _arrays(artifact: Artifact, exports: Exports, ending: str, wanted: str | Non
     if wanted is not None:
         if wanted not in present:
             raise BadOption(f"--array {wanted}: {artifact.name} has no such array. It has: {listing}.")
+        if ending in exports.tables or ending == ".safetensors":
+            raise BadOption(f"--array {wanted}: a {ending} file of {artifact.name} is no array. Export it to .npy instead.")
         return [wanted]
-    if ending == ".npz":
+    if ending in (".npz", ".safetensors"):
         return present
     if exports.main is None and len(present) > 1:
         raise BadOption(f"{artifact.name} has several arrays. Choose one with --array: {listing}.")
