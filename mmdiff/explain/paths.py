@@ -1,0 +1,173 @@
+"""Back-tracking: where the score of a test point comes from, one node an iteration (paper, "Qualitative results").
+
+A score is a sum over the nodes of a point's list; an entry of S_t is a sum over the neighbours of its row, of W times S_{t-1},
+and, of a seed, a share of its own label. From the point back to iteration 0 the largest term is followed. The operators (eta,
+Gamma) multiply or raise whole entries: they come between S_t and the sum that it is made of, and leave the shares in it alone.
+S is taken as the diffusion iterates it, in units of heights where the graph is symmetric, in which the product is W's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.diffusion.engine import Diffusion, Report
+from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.states import SomeRows, heights_of
+from mmdiff.diffusion.streaming import Stream
+from mmdiff.diffusion.variant import Variant
+from mmdiff.formats.errors import BadOption
+from mmdiff.graph.graph import COLUMN, Graph
+from mmdiff.graph.lists import NONE
+
+# Of S after every iteration so much is kept at a time; at least one class.
+STATE_BYTES = 1 << 30
+COUPLED_WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Question:
+    """How a class came to a test point."""
+
+    point: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node after an iteration, and its part in the entry (or the score) that the next step is about."""
+
+    node: int
+    iteration: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Path:
+    """From a seed to a node of the point's list. `own` is the part of the seed's label in the entry that the path begins in."""
+
+    steps: tuple[Step, ...]
+    own: float
+
+
+@dataclass(frozen=True)
+class Spreading:
+    """A diffusion that was run, as far as its paths need it. Columns are those of `seeds`."""
+
+    graph: Graph
+    seeds: Seeds
+    variant: Variant
+    prior: NDArray[np.float64]
+    iterations: int
+    neighbors: NDArray[np.uint32]
+
+
+def find_paths(spreading: Spreading, questions: Sequence[Question]) -> dict[Question, Path | None]:
+    """The path of each question; None where no label of the class reaches the point."""
+    points = np.unique([question.point for question in questions])
+    wanted = np.unique([question.column for question in questions])
+    found: dict[Question, Path | None] = {}
+    with Stream(spreading.graph) as stream:
+        diffusion, columns = _diffusion(spreading, stream, spreading.neighbors[points], wanted)
+        kept: dict[tuple[int, int], NDArray[np.float32]] = {}
+        for report in diffusion.reports():
+            own = columns[diffusion.columns(report.batch)]
+            places = np.flatnonzero(np.isin(own, wanted))
+            kept[report.batch, report.iteration] = _values(report, spreading.graph.nodes)[:, places]
+            if report.iteration < spreading.iterations:
+                continue
+            states = [kept.pop((report.batch, iteration)) for iteration in range(spreading.iterations + 1)]
+            for place, column in enumerate(own[places].tolist()):
+                tracer = _Tracer(spreading, column, [state[:, place] for state in states], report.rows)
+                for question in questions:
+                    if question.column == column:
+                        found[question] = tracer.trace(spreading.neighbors[question.point])
+    return found
+
+
+def _diffusion(
+    spreading: Spreading, stream: Stream, neighbors: NDArray[np.uint32], wanted: NDArray[np.int64]
+) -> tuple[Diffusion, NDArray[np.int64]]:
+    """The diffusion of the wanted columns, and what they are; where the classes are coupled, of all."""
+    seeds, prior, variant = spreading.seeds, spreading.prior, spreading.variant
+    nodes, iterations = spreading.graph.nodes, spreading.iterations
+    column_bytes = 4 * nodes * (iterations + 1)
+    if variant.coupled:
+        taken = 8 * nodes * seeds.classes + column_bytes * len(wanted)
+        if taken > 4 * STATE_BYTES:
+            raise BadOption(
+                f"--eta {variant.eta} couples the classes: to trace one, all {seeds.classes:,} are computed, in "
+                f"{taken / 2**30:.1f} GiB of memory where {4 * STATE_BYTES / 2**30:.0f} are allowed. "
+                "Explain a diffusion with --eta column instead."
+            )
+        columns, width = np.arange(seeds.classes), min(COUPLED_WIDTH, seeds.classes)
+    else:
+        columns, width = wanted, max(1, min(len(wanted), STATE_BYTES // column_bytes))
+        seeds, prior = seeds.select(columns), prior[columns]
+    return Diffusion(stream, seeds, variant, prior, iterations, width, neighbors), columns
+
+
+def _values(report: Report, nodes: int) -> NDArray[np.float32]:
+    """A batch of S, in rows that nobody needs anything."""
+    state = report.state
+    if not isinstance(state, SomeRows):
+        return state.block(0, nodes)
+    values = np.zeros((nodes, state.width), np.float32)
+    values[state.rows] = state.values
+    return values
+
+
+class _Tracer:
+    """Follows one class back from iteration T to 0. `rows` are the factors that a point's list sees the rows of S with."""
+
+    def __init__(
+        self, spreading: Spreading, column: int, states: Sequence[NDArray[np.float32]], rows: NDArray[np.float32] | None
+    ) -> None:
+        self.graph, self.variant, self.states, self.rows = spreading.graph, spreading.variant, states, rows
+        self.alpha = 1.0 if spreading.variant.alpha is None else spreading.variant.alpha
+        heights = heights_of(spreading.graph.scale) if spreading.variant.normalize_graph == "symmetric" else None
+        self.all_seeds = spreading.seeds.nodes
+        nodes, _, values = spreading.seeds.select(np.array([column])).in_units_of(heights).entries
+        self.labels = dict(zip(nodes.tolist(), values.tolist(), strict=True))
+
+    def trace(self, neighbors: NDArray[np.uint32]) -> Path | None:
+        nodes, times = np.unique(neighbors[neighbors != NONE].astype(np.int64), return_counts=True)
+        terms = times * self.states[-1][nodes].astype(np.float64)
+        if self.rows is not None:
+            terms *= self.rows[nodes]
+        total = float(terms.sum())
+        if not total > 0:
+            return None
+        best = int(terms.argmax())
+        steps = [Step(int(nodes[best]), len(self.states) - 1, float(terms[best]) / total)]
+        while steps[-1].iteration > 0:
+            before, own = self._before(steps[-1])
+            if before is None:
+                return Path(tuple(reversed(steps)), own)
+            steps.append(before)
+        return Path(tuple(reversed(steps)), 1.0)
+
+    def _before(self, step: Step) -> tuple[Step | None, float]:
+        """The largest term of an entry of S; where that is the node's own label, None and its share."""
+        node = step.node
+        if self.variant.reset_seeds and _holds(self.all_seeds, node):
+            return None, 1.0
+        start, stop = int(self.graph.indptr[node]), int(self.graph.indptr[node + 1])
+        columns = (self.graph.indices[start:stop] & COLUMN).astype(np.int64)
+        weights = self.graph.values(node, node + 1, normalized=True).astype(np.float64)
+        terms = self.alpha * weights * self.states[step.iteration - 1][columns]
+        own = (1 - self.alpha) * self.labels.get(node, 0.0)
+        total = float(terms.sum()) + own
+        # A seed without edges has no terms, only its label.
+        if own > terms.max(initial=0.0):
+            return None, own / total
+        best = int(terms.argmax())
+        return Step(int(columns[best]), step.iteration - 1, float(terms[best]) / total), 0.0
+
+
+def _holds(ordered: NDArray[np.int64], value: int) -> bool:
+    place = int(np.searchsorted(ordered, value))
+    return place < len(ordered) and int(ordered[place]) == value

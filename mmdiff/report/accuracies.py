@@ -1,0 +1,199 @@
+"""How good the scores are: the table of accuracies, what the iterations and the fusion weight do, and class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmdiff.formats.manifest import Json
+from mmdiff.report.figures import Chart, Line, Point, figure
+from mmdiff.report.gathering import Findings
+from mmdiff.report.html import Markup, table, tag
+from mmdiff.report.words import interval, listed, percent, sentence, shortened
+
+GROUPS = {"all": "all classes", "novel": "novel classes"}
+_LINES = 6
+_CLASSES = 40
+_TITLE = 34
+
+
+def accuracy_section(findings: Findings) -> Iterator[Markup]:
+    """The table of all scores, after the last iteration of each."""
+    evaluation = findings.evaluation
+    if evaluation is None:
+        return
+    compared = comparable(findings)
+    said = _points(compared[0]["test"])
+    yield tag("p", f"{said}. Below each figure stands the 95 % interval of the bootstrap. Ties never count as right.")
+    columns = [(group, top) for group in _groups(compared[0]) for top in ("top1", "top5")]
+    best = {column: max(_last(found, *column)["accuracy"] for found in compared) for column in columns}
+    rows = []
+    for found in evaluation["scores"]:
+        other = "" if found in compared else _points(found["test"])
+        cells = [
+            _figure(_last(found, *column), not other and _last(found, *column)["accuracy"] == best[column])
+            if column[0] in _groups(found)
+            else "no points"
+            for column in columns
+        ]
+        rows.append([_name(found, other), *cells])
+    head = ["scores", *(f"{_top(top)}, {GROUPS[group]}" for group, top in columns)]
+    yield table(head, rows, "Accuracy after the last iteration", class_="figures")
+    for note in evaluation["notes"]:
+        yield tag("p", sentence(note), class_="note")
+
+
+def comparable(findings: Findings) -> list[Json]:
+    """The scores of the most classes: what is told apart from fewer cannot be compared with them."""
+    scores = (findings.evaluation or {"scores": []})["scores"]
+    most = max((found["test"]["classes"] for found in scores), default=0)
+    return [found for found in scores if found["test"]["classes"] == most]
+
+
+def _points(points: Json) -> str:
+    said = f"{points['labelled']:,} labelled test points of {points['classes']:,} classes"
+    novel = points.get("novel")
+    return said if novel is None else f"{said}, {novel['points']:,} of them of {novel['classes']:,} novel classes"
+
+
+def _groups(found: Json) -> list[str]:
+    return [group for group in GROUPS if found["planes"][-1].get(group)]
+
+
+def _last(found: Json, group: str, top: str) -> Json:
+    return dict(found["planes"][-1][group][top])
+
+
+def _name(found: Json, other: str) -> list[Markup | str]:
+    iteration = found["planes"][-1]["iteration"]
+    about = [other] if other else []
+    about += [] if iteration is None else [f"iteration {iteration}"]
+    about += [f"weight {found['weight']:g}"] if "weight" in found else []
+    name = str(found["artifact"]).removeprefix("scores/")
+    return [name, tag("small", ", ".join(about))] if about else [name]
+
+
+def _figure(given: Json, best: bool) -> Markup:
+    """A figure over its interval, which is also drawn."""
+    style = f"--low:{given['low']:.4f};--high:{given['high']:.4f};--at:{given['accuracy']:.4f}"
+    return tag(
+        "span",
+        tag("b" if best else "span", percent(given["accuracy"]), class_="value"),
+        tag("span", class_="track", style=style, aria_hidden="true"),
+        tag("small", interval(given["low"], given["high"])),
+        class_="interval",
+    )
+
+
+def iteration_section(findings: Findings) -> Iterator[Markup]:
+    """Accuracy and reach of each diffusion against the iteration (paper, figure 4)."""
+    charts: list[Chart] = []
+    for found in (findings.evaluation or {"scores": []})["scores"]:
+        if found["method"] == "diffusion" and len(found["planes"]) > 1 and len(charts) < _LINES:
+            charts.append(_accuracy_chart(found))
+    reached = [
+        Line(name.removeprefix("scores/"), [Point(step["iteration"], step["nonzero"]) for step in scores["facts"]["steps"]])
+        for name, scores in findings.scores.items()
+        if scores["method"] == "diffusion" and len(scores["facts"].get("steps", [])) > 1
+    ][:_LINES]
+    if reached:
+        first, last = reached[0].points[0], reached[0].points[-1]
+        caption = (
+            f"In {reached[0].label}, labels have reached {percent(first.y, 2)} of the entries of the label matrix at the "
+            f"start and {percent(last.y)} after iteration {last.x:g}, among the rows that were computed."
+        )
+        charts.append(
+            Chart("reach", "How far labels have spread", caption, "iteration", "entries not zero", reached, from_zero=True)
+        )
+    if charts:
+        yield tag(
+            "p",
+            "Labels need some iterations to reach the test points, and further ones can blur them: it matters when to stop.",
+        )
+        yield tag("div", [figure(chart) for chart in charts], class_="charts")
+
+
+def _accuracy_chart(found: Json) -> Chart:
+    lines = [
+        Line(f"{_top(top)} {'' if group == 'all' else group}".strip(), [_point(plane, group, top) for plane in found["planes"]])
+        for top in ("top5", "top1")
+        for group in _groups(found)
+    ]
+    name = str(found["artifact"]).removeprefix("scores/")
+    top5 = lines[0].points
+    best = max(top5, key=lambda point: point.y)
+    caption = (
+        f"Top-5 accuracy of {name} on all classes is {percent(top5[0].y)} after iteration {top5[0].x:g}, at best "
+        f"{percent(best.y)} after iteration {best.x:g}, and {percent(top5[-1].y)} after iteration {top5[-1].x:g}."
+    )
+    key = f"iterations-{name}"
+    spread = "the 95 % interval of the bootstrap"
+    return Chart(key, f"Accuracy against iteration: {name}", caption, "iteration", "accuracy", lines, spread=spread)
+
+
+def _point(plane: Json, group: str, top: str) -> Point:
+    given = plane[group][top]
+    return Point(plane["iteration"], given["accuracy"], given["low"], given["high"])
+
+
+def fusion_section(findings: Findings) -> Iterator[Markup]:
+    """The accuracy at every weight (paper, supplement)."""
+    charts = []
+    for name, scores in findings.scores.items():
+        curve = scores["facts"].get("curve")
+        if scores["method"] != "fusion" or not curve:
+            continue
+        weight = scores["facts"]["weight"]
+        lines = [Line(_top(top), [Point(p["weight"], p[top]) for p in curve], weight) for top in ("top5", "top1")]
+        ends = curve[0]["top5"], curve[-1]["top5"]
+        at = min(curve, key=lambda point: abs(point["weight"] - weight))
+        short = name.removeprefix("scores/")
+        caption = (
+            f"Top-5 accuracy is {percent(ends[0])} at weight 0 (only the second scores), {percent(ends[1])} at weight 1 (only "
+            f"the first), and {percent(at['top5'])} at {weight:g}, which is used and circled."
+        )
+        charts.append(Chart(f"weights-{short}", f"Fusion weight: {short}", caption, "weight", "accuracy", lines))
+    if charts:
+        yield tag("div", [figure(chart) for chart in charts[:_LINES]], class_="charts")
+
+
+def class_section(findings: Findings) -> Iterator[Markup]:
+    """Every class of the best scores as bars, or the best and the worst of them; and what the worst are taken for."""
+    if findings.evaluation is None:
+        return
+    found = max(comparable(findings), key=lambda scores: float(_last(scores, "all", "top1")["accuracy"]))
+    name = str(found["artifact"]).removeprefix("scores/")
+    classes = sorted(
+        (entry for entry in found["per_class"] if entry["points"]), key=lambda entry: (-entry["top1"], -entry["top5"])
+    )
+    shown = classes if len(classes) <= _CLASSES else [*classes[: _CLASSES // 2], *classes[-_CLASSES // 2 :]]
+    which = "all classes" if shown is classes else f"the best and the worst {_CLASSES // 2} of {len(classes):,} classes"
+    yield tag(
+        "p",
+        f"Of {name}, which has the highest top-1 accuracy: {which}. The strong bar is top-1, the pale one top-5 accuracy.",
+    )
+    rows = [
+        [
+            tag("span", shortened(entry["class"], _TITLE), title=entry["class"]),
+            tag("span", class_="bar two", style=f"--value:{entry['top1']:.4f};--more:{entry['top5']:.4f}", aria_hidden="true"),
+            percent(entry["top1"], 0),
+            percent(entry["top5"], 0),
+            f"{entry['points']:,}",
+        ]
+        for entry in shown
+    ]
+    yield table(["class", "", "top-1", "top-5", "points"], rows, f"Accuracy by class: {name}", 2, "bars")
+    worst = [
+        [
+            tag("span", shortened(entry["class"], _TITLE), title=entry["class"]),
+            percent(entry["top1"], 0),
+            listed([f"{shortened(m['class'] or 'undecided', _TITLE)} ({m['points']})" for m in entry["taken_for"]])
+            or "nothing",
+        ]
+        for entry in found["worst"]
+    ]
+    yield tag("h3", "What the worst classes are taken for")
+    yield table(["class", "top-1", "taken for (points)"], worst, f"The worst classes: {name}", 9)
+
+
+def _top(top: str) -> str:
+    return top.replace("top", "top-")
