@@ -16,10 +16,15 @@ COMMANDS = (
     " --class-names tests/sample/class_names.json --role seeds",
     "mmdiff import tests/sample/test.npy --labels tests/sample/test_labels.npy --role test",
     "mmdiff build-graph --k 10",
+    "mmdiff plan diffuse",
+    "mmdiff diffuse",
+    "mmdiff logreg",
+    "mmdiff fuse scores/logreg scores/diffusion",
+    "mmdiff explain --test 0",
     "mmdiff inspect",
-    "mmdiff inspect descriptors/seeds",
-    "mmdiff inspect graph/W",
     "mmdiff verify",
+    "mmdiff report --novel tests/sample/novel.txt --out demo-report.html",
+    "mmdiff evaluate --novel tests/sample/novel.txt",
 )
 
 
@@ -32,6 +37,7 @@ def main() -> None:
         script = Path(sys.executable).parent / program
         subprocess.run([script, *arguments, "--store", STORE], cwd=ROOT, check=True)
     sys.stdout.write(f"\nThe store is in {STORE}/; look around with: .venv/bin/mmdiff inspect --store {STORE}\n")
+    sys.stdout.write(f"The report: {ROOT / 'demo-report.html'}\n")
 
 
 if __name__ == "__main__":
