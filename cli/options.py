@@ -18,7 +18,7 @@ DEFAULT_STORE = Path("mmdiff-store")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-Memory = Annotated[str, typer.Option("--memory", help="The most memory that symmetrising may use, such as `4G` or `800M`.")]
+Memory = Annotated[str, typer.Option("--memory", help="The most memory that the command may use, such as `4G` or `800M`.")]
 
 
 def parse_bytes(option: str, text: str) -> int:

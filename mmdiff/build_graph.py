@@ -27,7 +27,9 @@ from mmdiff.knn import background as bb
 from mmdiff.knn import cells as cell_order
 from mmdiff.knn.cells import Cells
 from mmdiff.knn.completion import Background, Nodes, write_test, write_W0
+from mmdiff.knn.factory import index_bytes
 from mmdiff.knn.gpu import require_gpu
+from mmdiff.knn.needs import Sizes, Stage, for_background, for_cells, for_graph, for_points, refuse_little_memory
 from mmdiff.progress import Progress, silent
 from mmdiff.runs import Run
 
@@ -36,7 +38,7 @@ W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
 ROLES = ("background", "seeds", "test")
 
 # Below this many multiply-adds it takes some ten seconds to compare everything with everything.
-_FLAT = 5 * 10**11
+FLAT = 5 * 10**11
 
 
 @dataclass(frozen=True)
@@ -100,42 +102,46 @@ class _Stages:
     def __init__(self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress) -> None:
         self.publication, self.request, self.roles, self.progress = publication, request, roles, progress
         self.outcome = Outcome()
+        self.sizes = _sizes(request, roles)
+        self.needs = _needs(self.sizes)
 
     def background(self) -> Background:
         """Off-line: cell order and the lists of the background."""
         request, descriptors = self.request, self.roles["background"]
         vectors = descriptors.array("vectors")
-        index = request.index
-        if index == "auto":
-            index = "flat" if vectors.size * len(vectors) <= _FLAT else "cells"
+        index = _index(request, descriptors)
         recipe = cell_order.recipe(descriptors, request.k, request.recall if index == "cells" else None, request.seed)
-        artifact = self._make(cell_order.NAME, recipe, lambda draft: cell_order.make(draft, vectors, self.progress))
+
+        def make_cells(draft: Draft, threads: int) -> Json:
+            return cell_order.make(draft, vectors, threads, self.progress)
+
+        artifact = self._make(cell_order.NAME, recipe, make_cells)
         cells = Cells.of(artifact)
         recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed)
-        lists = self._make(bb.NAME, recipe, lambda draft: bb.make(draft, cells, self.progress))
+        lists = self._make(bb.NAME, recipe, lambda draft, threads: bb.make(draft, cells, threads, self.progress))
         return Background(cells, (lists.array("neighbors"), lists.array("similarities")))
 
     def nodes(self, background: Background | None) -> Nodes:
         joining = [role for role in (("seeds", "test") if self.request.transductive else ("seeds",)) if role in self.roles]
-        points = [np.asarray(self.roles[role].array("vectors")) for role in joining]
-        width = next(iter(self.roles.values())).spec("vectors").shape[1]
-        together: NDArray[Any] = np.concatenate(points) if points else np.empty((0, width), np.float32)
+        points = [self.roles[role].array("vectors") for role in joining]
+        none: NDArray[Any] = np.empty((0, self.sizes.width), np.float32)
+        together = np.concatenate(points) if len(points) > 1 else points[0] if points else none
         return Nodes(background, together, self.request.k, self.request.recall, self.request.seed)
 
     def completed(self, nodes: Nodes) -> Artifact:
         """On-line: the lists of all nodes."""
         recipe = self._knn_recipe(W0, "seeds", *(("test",) if self.request.transductive else ()))
-        return self._make(W0, recipe, lambda draft: write_W0(draft, nodes, self.progress))
+        return self._make(W0, recipe, lambda draft, threads: write_W0(draft, nodes, threads, self.progress))
 
     def test(self, nodes: Nodes) -> None:
         test = self.roles["test"].array("vectors")
         recipe = self._knn_recipe(TEST, "seeds", "test")
-        self._make(TEST, recipe, lambda draft: write_test(draft, nodes, test, self.progress))
+        self._make(TEST, recipe, lambda draft, threads: write_test(draft, nodes, test, threads, self.progress))
 
     def graph(self, lists: Artifact, nodes: Nodes, weighting: Weighting | None) -> None:
         recipe = Recipe("graph", SCHEMA, parameters(weighting), self._inputs(lists.name, cell_order.NAME))
 
-        def make(draft: Draft) -> Json:
+        def make(draft: Draft, _threads: int) -> Json:
             rows = ArrayLists(lists.array("neighbors"), lists.array("similarities"))
             facts = symmetrise(rows, draft, self.request.memory, self.progress, weighting)
             if nodes.background is not None:
@@ -157,17 +163,45 @@ class _Stages:
         made = {name: self.outcome.artifacts[name] for name in names if name in self.outcome.artifacts}
         return {name.split("/")[1]: {"artifact": name, "object": artifact.id} for name, artifact in made.items()}
 
-    def _make(self, name: str, recipe: Recipe, make: Callable[[Draft], Json]) -> Artifact:
+    def _make(self, name: str, recipe: Recipe, make: Callable[[Draft, int], Json]) -> Artifact:
+        """`make` is told how many threads the memory allows for."""
         artifact = self.publication.find(recipe)
         if artifact is None:
+            # Before the first stage that is made, whatever is to come is known to fit.
+            refuse_little_memory(self.request.memory, list(self.needs.items())[list(self.needs).index(name) :], self.sizes)
             run = Run(self.request.command)
             draft = self.publication.draft(name, recipe)
-            facts = make(draft)
+            facts = make(draft, self.needs[name].threads(self.request.memory))
             artifact = self.publication.publish(draft, facts, run.record())
             self.outcome.seconds[name] = run.seconds
         self.publication.link({name: artifact})
         self.outcome.artifacts[name] = self.publication.store.open_artifact(name)
         return self.outcome.artifacts[name]
+
+
+def _index(request: Request, background: Artifact) -> str:
+    """What the background is searched with."""
+    rows, width = background.spec("vectors").shape
+    if request.index == "auto":
+        return "flat" if rows * rows * width <= FLAT else "cells"
+    return request.index
+
+
+def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:
+    rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
+    spec = next(iter(roles.values())).spec("vectors")
+    nodes, seeds, tests = (rows.get(role, 0) for role in ROLES)
+    index = _index(request, roles["background"]) if nodes else "flat"
+    chosen = 0 if index in ("flat", "cells") else index_bytes(nodes, spec.shape[1], index)
+    points = seeds + (tests if request.transductive else 0)
+    return Sizes(nodes, spec.shape[1], spec.dtype, request.k, points, request.transductive, chosen)
+
+
+def _needs(sizes: Sizes) -> dict[str, Stage]:
+    """What each stage holds, in their order."""
+    stages = {cell_order.NAME: for_cells, bb.NAME: for_background, W0: for_points, TEST: for_points, GRAPH: for_graph}
+    made = {name: stage for name, stage in stages.items() if sizes.nodes or name not in (cell_order.NAME, bb.NAME)}
+    return {name: stage(sizes) for name, stage in made.items() if sizes.points or name != W0}
 
 
 def _refuse_bad_options(request: Request) -> None:

@@ -35,6 +35,15 @@ def naive_refine(queries: NDArray[Any], vectors: NDArray[Any], own: NDArray[Any]
     return np.array(rows, np.uint32).reshape(len(queries), k)
 
 
+def naive_pieces(cells: NDArray[Any], rows: int, largest: int) -> NDArray[np.int64]:
+    """Cells of more than `largest` in pieces of `rows`, all numbered through."""
+    seen = [int(np.sum(cells[:row] == cell)) for row, cell in enumerate(cells)]
+    sizes = np.bincount(cells)
+    keys = [(cell, before // rows if sizes[cell] > largest else 0) for cell, before in zip(cells, seen, strict=True)]
+    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
+    return np.array([numbers[key] for key in keys])
+
+
 def naive_W(vectors: NDArray[Any], k: int) -> scipy.sparse.csr_array:
     """D^-1 (W0 + W0^T) of all nodes at once."""
     neighbors = naive_neighbors(vectors, vectors, k)

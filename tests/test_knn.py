@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mmdiff.knn import partition
-from mmdiff.knn.cells import Cells
+from mmdiff.knn import partition, recall
+from mmdiff.knn.cells import Cells, Trial
 from mmdiff.knn.enter import Entrance, entering
 from mmdiff.knn.flat import search_flat
-from mmdiff.knn.forest import Forest
+from mmdiff.knn.forest import Forest, Tree, by_cell
 from mmdiff.knn.lists import NONE, merge, settle_candidates
-from mmdiff.knn.probe import Probe, search_cells
+from mmdiff.knn.probe import Probe, nearest_cells, search_cells
 from mmdiff.knn.recall import draw
 from mmdiff.knn.refine import refine
-from tests.naive_knn import naive_neighbors, naive_refine, naive_similarities
+from mmdiff.knn.visits import search_visited
+from tests.naive_knn import naive_neighbors, naive_pieces, naive_refine, naive_similarities
 
 sizes = st.integers(1, 60)
 widths = st.sampled_from([1, 2, 3, 8, 17])
@@ -32,6 +33,10 @@ def rows(count: int, width: int, seed: int, dtype: str = "float32", repeated: bo
     draw_from = np.random.default_rng(seed)
     values = draw_from.standard_normal((count, width)).astype(dtype)
     return values[draw_from.integers(0, max(1, count // 3), count)] if repeated else values
+
+
+def forest_of(partitions: list[NDArray[np.int64]]) -> Forest:
+    return Forest(tuple(Tree.of(cells.astype(np.uint32)) for cells in partitions))
 
 
 def clustered(count: int, width: int = 24, clusters: int = 40, seed: int = 0) -> NDArray[np.float32]:
@@ -67,7 +72,7 @@ def test_exact_search_crosses_the_tiles_of_its_products() -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_forest_whose_cells_hold_everything_is_exact(count: int, width: int, k: int, seed: int, dtype: str) -> None:
     values = rows(count, width, seed, dtype)
-    forest = Forest.of([np.zeros(count, np.int64), np.random.default_rng(seed).integers(0, 3, count)])
+    forest = forest_of([np.zeros(count, np.int64), np.random.default_rng(seed).integers(0, 3, count)])
     neighbors, _ = forest.search(values, np.arange(count), k)
     np.testing.assert_array_equal(neighbors, naive_neighbors(values, values, k))
 
@@ -82,10 +87,37 @@ def test_a_forest_finds_the_best_of_the_cells_of_a_row(count: int, width: int, k
     ]
     partitions = [np.unique(cells, return_inverse=True)[1] for cells in partitions]
     chosen = np.flatnonzero(draw_from.random(count) < 0.7)
-    neighbors, _ = Forest.of(partitions).search(values, chosen, k)
+    neighbors, _ = forest_of(partitions).search(values, chosen, k)
     for row, found in zip(chosen, neighbors, strict=True):
         candidates = np.flatnonzero(np.any([cells == cells[row] for cells in partitions], axis=0))
         best = naive_neighbors(values[row : row + 1], values[candidates], k)[0]
+        np.testing.assert_array_equal(found, [candidates[place] if place != NONE else NONE for place in best])
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
+@settings(max_examples=40, deadline=None)
+def test_rows_by_cell_are_in_order_and_every_cell_begins_where_it_says(numbers: list[int]) -> None:
+    cells = np.array(numbers, np.uint32)
+    by, offsets = by_cell(cells)
+    np.testing.assert_array_equal(by, np.argsort(cells, kind="stable"))
+    np.testing.assert_array_equal(offsets, np.searchsorted(np.sort(cells), np.arange(cells.max() + 2)))
+
+
+@given(sizes, sizes, widths, st.integers(1, 6), seeds, dtypes, st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_visits_find_the_best_of_the_cells_they_name(
+    queries: int, vectors: int, width: int, k: int, seed: int, dtype: str, each: int
+) -> None:
+    some, values = rows(queries, width, seed, dtype), rows(vectors, width, seed + 1, dtype)
+    draw_from = np.random.default_rng(seed)
+    cells = np.append(draw_from.integers(0, 5, vectors - 1), 4).astype(np.uint32)
+    members, offsets = by_cell(cells)
+    visits = np.stack([draw_from.permutation(5)[:each] for _ in range(queries)]).astype(np.uint32)
+    chosen = np.flatnonzero(draw_from.random(queries) < 0.7)
+    neighbors, _ = search_visited(some, chosen, values, visits[chosen], members, offsets, k)
+    for row, found in zip(chosen, neighbors, strict=True):
+        candidates = np.flatnonzero(np.isin(cells, visits[row]))
+        best = naive_neighbors(some[row : row + 1], values[candidates], k)[0]
         np.testing.assert_array_equal(found, [candidates[place] if place != NONE else NONE for place in best])
 
 
@@ -101,6 +133,20 @@ def test_a_pass_keeps_the_best_of_neighbours_and_their_neighbours(
     own, similarities = settle_candidates(values, values, proposed, k)
     neighbors, _ = refine(values, values, own, similarities, own)
     np.testing.assert_array_equal(neighbors, naive_refine(values, values, own, own))
+
+
+@given(sizes, widths, st.integers(1, 6), seeds)
+@settings(max_examples=40, deadline=None)
+def test_a_trial_on_a_few_rows_has_the_recall_of_a_pass_over_all(count: int, width: int, k: int, seed: int) -> None:
+    values = rows(count, width, seed)
+    draw_from = np.random.default_rng(seed)
+    trees = [Tree.of(draw_from.integers(0, 6, count).astype(np.uint32)) for _ in range(4)]
+    sample = draw(values, min(k, count), 10, seed)
+    trial = Trial(values, sample, min(k, count))
+    for some in (trees[:2], trees[:3], trees):
+        lists = Forest(tuple(some)).search(values, np.arange(count), min(k, count))
+        expected = sample.recall(refine(values, values, *lists, lists[0])[1][sample.rows])
+        assert trial.recall(some) == expected.value
 
 
 @given(sizes, widths, st.integers(1, 6), seeds)
@@ -144,11 +190,11 @@ def test_points_enter_a_list_when_they_are_nearer_than_its_last(
 def make_cells(values: NDArray[np.float32]) -> tuple[Cells, NDArray[np.uint32]]:
     """Values in cells of about CELL_ROWS, in cell order, with their exact lists."""
     quantizer = partition.train(values, 0)
-    cells = partition.cut_large(partition.assign_all(values, quantizer, lambda _: None))
+    cells = partition.cut_large(partition.assign_all(values, quantizer, 2, lambda _: None))
     order = np.argsort(cells, kind="stable")
     ordered = values[order]
     means = np.stack([ordered[cells[order] == cell].mean(axis=0) for cell in range(cells.max() + 1)])
-    forest = Forest.of([cells[order]])
+    forest = Forest((Tree.of(cells[order]),))
     return Cells(ordered, order.astype(np.uint32), means, forest), search_flat(ordered, ordered, 10)[0]
 
 
@@ -201,19 +247,20 @@ def test_probe_and_entrance_reach_the_recall_they_report(monkeypatch: pytest.Mon
 def test_large_cells_are_cut_and_stay_in_order(cells: list[int], rows_per_cell: int) -> None:
     before, partition.CELL_ROWS = partition.CELL_ROWS, rows_per_cell
     try:
-        numbers = np.unique(cells, return_inverse=True)[1]
+        numbers = np.unique(cells, return_inverse=True)[1].astype(np.uint32)
         pieces = partition.cut_large(numbers)
     finally:
         partition.CELL_ROWS = before
+    np.testing.assert_array_equal(pieces, naive_pieces(numbers, rows_per_cell, 4 * rows_per_cell))
     assert np.bincount(pieces).max() <= 4 * rows_per_cell
     assert sorted(set(pieces.tolist())) == list(range(pieces.max() + 1))
     order = np.argsort(pieces, kind="stable")
-    assert (np.diff(numbers[order]) >= 0).all()
+    assert (np.diff(numbers[order].astype(np.int64)) >= 0).all()
 
 
 def test_rows_that_are_all_alike_are_cut_into_cells() -> None:
     values = np.tile(clustered(1), (5000, 1))
-    cells = partition.cut_large(partition.assign_all(values, partition.train(values, 0), lambda _: None))
+    cells = partition.cut_large(partition.assign_all(values, partition.train(values, 0), 2, lambda _: None))
     assert np.bincount(cells).max() <= 2000
 
 
@@ -223,6 +270,22 @@ def test_near_cells_are_near_in_the_order() -> None:
     order = partition.near_order(line[shuffled].astype(np.float32))
     places = shuffled[order]
     assert np.abs(np.diff(places)).max() == 1
+
+
+def test_the_truth_that_recall_is_measured_against_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "_BLOCK_ROWS", 70)
+    values = np.repeat(clustered(150), 2, axis=0)
+    sample = draw(values, 5, 40, 0)
+    np.testing.assert_array_equal(sample.neighbors, naive_neighbors(values[sample.rows], values, 5))
+
+
+@pytest.mark.usefixtures("small_cells")
+def test_nearest_cells_are_the_same_however_many_points_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, _ = make_cells(clustered(2000))
+    points = clustered(100, seed=5)
+    monkeypatch.setattr("mmdiff.knn.probe.SCORES_AT_ONCE", 7 * len(cells.centroids))
+    expected = naive_neighbors(points, cells.centroids, 6)
+    np.testing.assert_array_equal(np.sort(nearest_cells(points, cells, 6), axis=1), np.sort(expected, axis=1))
 
 
 def test_recall_counts_equals_as_equal_and_has_an_interval() -> None:

@@ -20,8 +20,8 @@ from mmdiff.formats.store import Artifact
 from mmdiff.knn.cells import Cells
 from mmdiff.knn.factory import Device, FactoryIndex
 from mmdiff.knn.flat import search_flat
-from mmdiff.knn.forest import Forest
-from mmdiff.knn.lists import SPARE, merge, settle_candidates
+from mmdiff.knn.forest import Tree
+from mmdiff.knn.lists import SPARE, Lists, merge, settle_candidates
 from mmdiff.knn.recall import Sample, draw
 from mmdiff.knn.refine import refine
 from mmdiff.parallel import in_threads
@@ -31,13 +31,20 @@ NAME = "knn/BB"
 SCHEMA = 1
 
 BLOCK_ROWS = 1 << 16
+# A chunk is searched in pieces, for candidates take more room than lists. They are the same whatever the memory: which rows
+# are multiplied together decides how scores are rounded.
+PIECE_ROWS = 1 << 13
 _FEWEST_BLOCKS = 16
 _HELD_OUT = 1024
-_MOST_PASSES = 5
+MOST_PASSES = 5
 # A pass that adds less than this is the last: more would not reach the target either.
 _LEAST_GAIN = 0.0005
 
-Lists = tuple[NDArray[np.uint32], NDArray[np.float32]]
+
+def rows_per_chunk(rows: int, k: int) -> int:
+    """Up to BLOCK_ROWS that fill pages, and few enough that there are chunks for all cores."""
+    unit = page_unit((rows, k), "uint32")
+    return max(1, min(BLOCK_ROWS, rows // _FEWEST_BLOCKS) // unit) * unit
 
 
 @dataclass(frozen=True)
@@ -49,9 +56,7 @@ class ListWriter:
 
     @classmethod
     def declare(cls, declare: Callable[..., ArrayWriter], rows: int, k: int, prefix: str = "") -> ListWriter:
-        """With chunks of up to BLOCK_ROWS rows that fill pages, and enough of them for all cores."""
-        unit = page_unit((rows, k), "uint32")
-        block = max(1, min(BLOCK_ROWS, rows // _FEWEST_BLOCKS) // unit) * unit
+        block = rows_per_chunk(rows, k)
         return cls(
             declare(f"{prefix}neighbors", (rows, k), "uint32", block),
             declare(f"{prefix}similarities", (rows, k), "float32", block),
@@ -61,13 +66,18 @@ class ListWriter:
     def missing(self) -> list[int]:
         return sorted({*self.neighbors.missing, *self.similarities.missing})
 
-    def fill(self, search: Callable[[int, int], Lists], what: str, progress: Progress, threads: int | None = None) -> int:
+    def fill(self, search: Callable[[int, int], Lists], what: str, progress: Progress, threads: int) -> int:
         """Searches and writes what is missing; returns how many chunks there were already."""
         todo, rows = self.missing, self.neighbors.spec.rows
 
         def write(chunk: int) -> int:
             start, stop = rows(chunk)
-            for writer, values in zip((self.neighbors, self.similarities), search(start, stop), strict=True):
+            shape = stop - start, self.neighbors.spec.shape[1]
+            neighbors, similarities = np.empty(shape, np.uint32), np.empty(shape, np.float32)
+            for first in range(start, stop, PIECE_ROWS):
+                piece = slice(first - start, min(first + PIECE_ROWS, stop) - start)
+                neighbors[piece], similarities[piece] = search(first, start + piece.stop)
+            for writer, values in ((self.neighbors, neighbors), (self.similarities, similarities)):
                 if chunk not in writer.crcs:
                     writer.write(chunk, values)
             return stop - start
@@ -87,74 +97,79 @@ def recipe(cells: Artifact, k: int, recall: float, index: str, device: str, seed
     return Recipe("knn", SCHEMA, parameters, {"cells": {"artifact": cells.name, "object": cells.id}})
 
 
-def make(draft: Draft, cells: Cells, progress: Progress) -> Json:
+def make(draft: Draft, cells: Cells, threads: int, progress: Progress) -> Json:
     """Writes the lists of all background rows; returns the facts, with the recall that was measured."""
     parameters = draft.recipe.parameters
     k, index = parameters["k"], parameters["index"]
-    nodes = len(cells.vectors)
+    nodes, vectors = len(cells.vectors), cells.vectors
     facts: Json = {"nodes": nodes, "rows": nodes}
     if index == "flat":
         lists = ListWriter.declare(draft.array, nodes, k)
-        lists.fill(lambda start, stop: search_flat(cells.vectors[start:stop], cells.vectors, k), "searching, exactly", progress)
+        lists.fill(lambda start, stop: search_flat(vectors[start:stop], vectors, k), "searching, exactly", progress, threads)
         return {**facts, "recall": 1.0, "exact": True}
-    sample = draw(cells.vectors, k, _HELD_OUT, parameters["seed"] + 2)
+    sample = draw(vectors, k, _HELD_OUT, parameters["seed"] + 2)
     if index == "cells":
-        return {**facts, **_by_cells(draft, cells, sample, progress)}
+        return {**facts, **_by_cells(draft, cells, sample, threads, progress)}
     return {**facts, **_by_factory(draft, cells, sample, progress)}
 
 
-def _by_cells(draft: Draft, cells: Cells, sample: Sample, progress: Progress) -> Json:
+def _by_cells(draft: Draft, cells: Cells, sample: Sample, threads: int, progress: Progress) -> Json:
     """Search within the cells of all partitions, then passes over neighbours' neighbours until the recall is reached."""
     k, target = draft.recipe.parameters["k"], draft.recipe.parameters["recall"]
-    vectors = cells.vectors
-    writer = _within_cells(draft, cells, k, progress)
+    writer = _within_cells(draft, cells, k, threads, progress)
     recalls = [sample.recall(writer.mapped()[1][sample.rows])]
-    while recalls[-1].value < target and len(recalls) <= _MOST_PASSES:
-        writer = _one_pass(draft, vectors, writer, len(recalls), progress)
+    while recalls[-1].value < target and len(recalls) <= MOST_PASSES:
+        writer = _one_pass(draft, cells.vectors, writer, len(recalls), threads, progress)
         recalls.append(sample.recall(writer.mapped()[1][sample.rows]))
         if recalls[-1].value - recalls[-2].value < _LEAST_GAIN:
             break
     draft.adopt(writer.neighbors, "neighbors")
     draft.adopt(writer.similarities, "similarities")
     steps = [round(recall.value, 5) for recall in recalls]
-    return {**recalls[-1].to_json(), "exact": False, "recall_by_pass": steps, "partitions": cells.forest.partitions}
+    return {**recalls[-1].to_json(), "exact": False, "recall_by_pass": steps, "partitions": len(cells.forest.trees)}
 
 
-def _within_cells(draft: Draft, cells: Cells, k: int, progress: Progress) -> ListWriter:
+def _within_cells(draft: Draft, cells: Cells, k: int, threads: int, progress: Progress) -> ListWriter:
     """What the cells of each partition hold, cell after cell, so that each is read once; then the best of all partitions."""
-    rows, partitions = len(cells.vectors), range(cells.forest.partitions)
-    found = []
-    for partition in partitions:
-        tree, order = cells.forest.alone(partition), cells.forest.rows_of(partition)
-        writer = ListWriter.declare(draft.scratch, rows, k, f"pass0_{partition}_")
-        what = f"searching within cells, {partition + 1} of {len(partitions)}"
-        writer.fill(_searching(tree, cells.vectors, order, k), what, progress)
+    rows, trees = len(cells.vectors), cells.forest.trees
+    found, places = [], []
+    for number, tree in enumerate(trees):
+        writer = ListWriter.declare(draft.scratch, rows, k, f"pass0_{number}_")
+        what = f"searching within cells, {number + 1} of {len(trees)}"
+        writer.fill(_searching(tree, cells.vectors, k), what, progress, threads)
         found.append(writer.mapped())
-    places = [_inverse(cells.forest.rows_of(partition)) for partition in partitions]
+        place = draft.scratch(f"pass0_{number}_places", (rows,), "uint32")
+        place.fill(_inverse(tree.rows))
+        places.append(place.mapped())
+
+    def of_partition(number: int, start: int, stop: int) -> Lists:
+        some = places[number][start:stop]
+        return found[number][0][some], found[number][1][some]
 
     def best(start: int, stop: int) -> Lists:
-        lists = [
-            (arrays[0][place[start:stop]], arrays[1][place[start:stop]]) for arrays, place in zip(found, places, strict=True)
-        ]
-        return functools.reduce(merge, lists)
+        return functools.reduce(merge, (of_partition(number, start, stop) for number in range(len(trees))))
 
     writer = ListWriter.declare(draft.scratch, rows, k, "pass0_")
-    writer.fill(best, "merging what the partitions found", progress)
+    writer.fill(best, "merging what the partitions found", progress, threads)
     return writer
 
 
-def _searching(tree: Forest, vectors: NDArray[Any], order: NDArray[np.uint32], k: int) -> Callable[[int, int], Lists]:
-    return lambda start, stop: tree.search(vectors, order[start:stop].astype(np.int64), k)
+def _searching(tree: Tree, vectors: NDArray[Any], k: int) -> Callable[[int, int], Lists]:
+    return lambda start, stop: tree.search(vectors, tree.rows[start:stop].astype(np.int64), k)
 
 
 def _inverse(order: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Where each row stands in an order."""
     places = np.empty(len(order), np.uint32)
-    places[order] = np.arange(len(order), dtype=np.uint32)
+    for start in range(0, len(order), BLOCK_ROWS):
+        some = order[start : start + BLOCK_ROWS]
+        places[some] = np.arange(start, start + len(some), dtype=np.uint32)
     return places
 
 
-def _one_pass(draft: Draft, vectors: NDArray[Any], before: ListWriter, number: int, progress: Progress) -> ListWriter:
+def _one_pass(
+    draft: Draft, vectors: NDArray[Any], before: ListWriter, number: int, threads: int, progress: Progress
+) -> ListWriter:
     neighbors, similarities = before.mapped()
     writer = ListWriter.declare(draft.scratch, len(neighbors), neighbors.shape[1], f"pass{number}_")
 
@@ -162,7 +177,7 @@ def _one_pass(draft: Draft, vectors: NDArray[Any], before: ListWriter, number: i
         rows = slice(start, stop)
         return refine(vectors, vectors[rows], neighbors[rows], similarities[rows], neighbors)
 
-    writer.fill(search, f"neighbours' neighbours, pass {number}", progress)
+    writer.fill(search, f"neighbours' neighbours, pass {number}", progress, threads)
     return writer
 
 

@@ -6,6 +6,7 @@ are at the same time the inverted file that searches read. The other partitions 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +17,18 @@ from mmdiff.formats.manifest import Json, Recipe
 from mmdiff.formats.publish import Draft
 from mmdiff.formats.store import Artifact
 from mmdiff.knn import partition
-from mmdiff.knn.forest import Forest
+from mmdiff.knn.forest import Forest, Tree, by_cell
+from mmdiff.knn.lists import NONE, Lists, merge, settle_candidates
 from mmdiff.knn.recall import Sample, draw
-from mmdiff.knn.refine import refine
 from mmdiff.parallel import in_threads
 from mmdiff.progress import Progress
 
 NAME = "models/cells"
 SCHEMA = 1
 
-_FEWEST, _MOST = 3, 16
+_FEWEST, MOST = 3, 16
 _TUNING_QUERIES = 128
+_TRIAL_ROWS = 1024
 # The tuning aims this share of what is missing to 1 higher: one more partition costs less than one more pass.
 _HIGHER = 0.2
 
@@ -43,12 +45,12 @@ class Cells:
     @classmethod
     def of(cls, artifact: Artifact) -> Cells:
         arrays = {name: artifact.array(name) for name in artifact.manifest.arrays}
-        forest = Forest(arrays["cell_of"].reshape(-1, len(arrays["order"])), arrays["members"], arrays["offsets"])
+        forest = Forest.of(arrays["cell_of"], arrays["members"], arrays["offsets"], len(arrays["order"]))
         return cls(arrays["vectors"], arrays["order"], arrays["centroids"], forest)
 
     def members(self, cell: int) -> slice:
         """The nodes of a cell of the first partition, which follow each other."""
-        return slice(int(self.forest.offsets[cell]), int(self.forest.offsets[cell + 1]))
+        return slice(*self.forest.trees[0].offsets[cell : cell + 2].tolist())
 
 
 def recipe(background: Artifact, k: int, recall: float | None, seed: int) -> Recipe:
@@ -57,70 +59,143 @@ def recipe(background: Artifact, k: int, recall: float | None, seed: int) -> Rec
     return Recipe("cells", SCHEMA, parameters, {"background": {"artifact": background.name, "object": background.id}})
 
 
-def make(draft: Draft, vectors: NDArray[Any], progress: Progress) -> Json:
+def make(draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) -> Json:
     """Writes all arrays of the artifact; returns its facts."""
-    parameters = draft.recipe.parameters
-    seed, k, recall = parameters["seed"], parameters["k"], parameters["recall"]
-    with progress("putting rows into cells", len(vectors), "rows") as advance:
-        quantizer = partition.train(vectors, seed)
-        cells = partition.assign_all(vectors, quantizer, advance)
-    near = partition.near_order(quantizer.centroids)
-    rank = np.empty(len(near), np.int64)
-    rank[near] = np.arange(len(near))
-    pieces = partition.cut_large(rank[cells])
-    order = np.argsort(pieces, kind="stable").astype(np.uint32)
-    rewritten = _rewrite(draft, vectors, order, progress)
-    first = pieces[order]
-    facts: Json = {"cells": int(first[-1]) + 1}
-    partitions = [first]
-    if recall is not None:
-        partitions, facts["tuning"] = _enough_partitions(rewritten, first, k, recall, seed, progress)
-    forest = Forest.of(partitions)
-    draft.values("order", order)
-    draft.values("centroids", quantizer.centroids[near][rank[cells][order][np.searchsorted(first, np.arange(first[-1] + 1))]])
-    for name, values in vars(forest).items():
-        draft.values(name, values.reshape(-1))
-    return {**facts, "partitions": forest.partitions}
+    work = _Work(draft, vectors, threads, progress)
+    first = work.first()
+    trees, facts = [first], Json({"cells": len(first.offsets) - 1})
+    if draft.recipe.parameters["recall"] is not None:
+        facts["tuning"] = work.more_trees(trees)
+    work.write(trees)
+    return {**facts, "partitions": len(trees)}
 
 
-def _rewrite(draft: Draft, vectors: NDArray[Any], order: NDArray[np.uint32], progress: Progress) -> NDArray[Any]:
-    writer = draft.array("vectors", vectors.shape, vectors.dtype.name)
+class _Work:
+    """The artifact in the making. Of all partitions only the one in work is in memory, the others are on disk and mapped."""
 
-    def write(chunk: int) -> int:
-        start, stop = writer.spec.rows(chunk)
-        writer.write(chunk, vectors[order[start:stop]])
-        return stop - start
+    def __init__(self, draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) -> None:
+        self.draft, self.vectors, self.threads, self.progress = draft, vectors, threads, progress
+        self.k, self.recall, self.seed = (draft.recipe.parameters[name] for name in ("k", "recall", "seed"))
 
-    with progress("rewriting descriptors in cell order", len(vectors), "rows") as advance:
-        for count in in_threads(write, writer.missing):
-            advance(count)
-    return writer.mapped()
+    def first(self) -> Tree:
+        """The partition that the order of nodes comes from; rewrites the vectors in this order, and goes on with those."""
+        order, offsets = self._order()
+        self._rewrite(order)
+        cell_of = np.repeat(np.arange(len(offsets) - 1, dtype=np.uint32), np.diff(offsets))
+        every = np.arange(len(order), dtype=np.uint32)
+        return self._on_disk(0, Tree(cell_of, every, every, offsets))
+
+    def more_trees(self, trees: list[Tree]) -> Json:
+        """Adds partitions until a sample of rows, refined once, has the recall that is asked for."""
+        sample = draw(self.vectors, self.k, _TUNING_QUERIES, self.seed + 1)
+        trial = Trial(self.vectors, sample, self.k)
+        reached, target = 0.0, self.recall + _HIGHER * (1 - self.recall)
+        with self.progress("choosing partitions", MOST, "partitions") as advance:
+            while len(trees) < _FEWEST or (reached < target and len(trees) < MOST):
+                quantizer = partition.train(self.vectors, self.seed + 1000 * len(trees))
+                cells = partition.cut_large(partition.assign_all(self.vectors, quantizer, self.threads, lambda _: None))
+                trees.append(self._on_disk(len(trees), Tree.of(cells)))
+                advance(1)
+                if len(trees) >= _FEWEST:
+                    reached = trial.recall(trees)
+        return {"partitions": len(trees), "recall": round(reached, 4), "queries": len(sample.rows)}
+
+    def write(self, trees: list[Tree]) -> None:
+        """The partitions one after the other, all cells numbered through."""
+        counts = [len(tree.offsets) - 1 for tree in trees]
+        begins = (np.cumsum(counts) - counts).astype(np.uint32)
+        rows = len(self.vectors)
+
+        self._join("cell_of", len(trees), lambda number, part: trees[number].cell_of[part] + begins[number])
+        self._join("members", len(trees), lambda number, part: trees[number].rows[part])
+        ends = [tree.offsets[1:] + number * rows for number, tree in enumerate(trees)]
+        self.draft.values("offsets", np.concatenate([np.zeros(1, np.int64), *ends]))
+
+    def _order(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Rows by cell, near cells near each other, and where each cell begins."""
+        with self.progress("putting rows into cells", len(self.vectors), "rows") as advance:
+            quantizer = partition.train(self.vectors, self.seed)
+            cells = partition.assign_all(self.vectors, quantizer, self.threads, advance)
+        near = partition.near_order(quantizer.centroids)
+        rank = np.empty(len(near), np.uint32)
+        rank[near] = np.arange(len(near))
+        order, offsets = by_cell(partition.cut_large(rank[cells]))
+        self.draft.values("order", order)
+        self.draft.values("centroids", quantizer.centroids[cells[order[offsets[:-1]]]])
+        return order, offsets
+
+    def _join(self, name: str, parts: int, values: Callable[[int, slice], NDArray[np.uint32]]) -> None:
+        """Writes an array of several parts of as many rows as there are, in chunks as if it were in memory."""
+        rows = len(self.vectors)
+        writer = self.draft.array(name, (parts * rows,), "uint32")
+        for chunk in writer.missing:
+            start, stop = writer.spec.rows(chunk)
+            numbers = range(start // rows, -(-stop // rows))
+            pieces = [values(number, slice(max(0, start - number * rows), stop - number * rows)) for number in numbers]
+            writer.write(chunk, np.concatenate(pieces))
+
+    def _on_disk(self, number: int, tree: Tree) -> Tree:
+        """The same partition, mapped."""
+        names = {f"pass{number}_cell_of": tree.cell_of, f"pass{number}_members": tree.rows}
+        writers = [self.draft.scratch(name, values.shape, "uint32") for name, values in names.items()]
+        for writer, values in zip(writers, names.values(), strict=True):
+            writer.fill(values)
+        cell_of, rows = (writer.mapped() for writer in writers)
+        return Tree(cell_of, rows, rows, tree.offsets)
+
+    def _rewrite(self, order: NDArray[np.uint32]) -> None:
+        vectors = self.vectors
+        writer = self.draft.array("vectors", vectors.shape, vectors.dtype.name)
+
+        def write(chunk: int) -> int:
+            start, stop = writer.spec.rows(chunk)
+            writer.write(chunk, vectors[order[start:stop]])
+            return stop - start
+
+        with self.progress("rewriting descriptors in cell order", len(vectors), "rows") as advance:
+            for count in in_threads(write, writer.missing, self.threads):
+                advance(count)
+        self.vectors = writer.mapped()
 
 
-def _enough_partitions(
-    vectors: NDArray[Any], first: NDArray[np.int64], k: int, recall: float, seed: int, progress: Progress
-) -> tuple[list[NDArray[np.int64]], Json]:
-    """Partitions until a sample of rows, refined once, has the recall that is asked for."""
-    sample = draw(vectors, k, _TUNING_QUERIES, seed + 1)
-    partitions, reached = [first], 0.0
-    target = recall + _HIGHER * (1 - recall)
-    with progress("choosing partitions", _MOST, "partitions") as advance:
-        while len(partitions) < _FEWEST or (reached < target and len(partitions) < _MOST):
-            quantizer = partition.train(vectors, seed + 1000 * len(partitions))
-            partitions.append(partition.cut_large(partition.assign_all(vectors, quantizer, lambda _: None)))
-            advance(1)
-            if len(partitions) >= _FEWEST:
-                reached = _recall_after_one_pass(Forest.of(partitions), vectors, sample, k)
-    return partitions, {"partitions": len(partitions), "recall": round(reached, 4), "queries": len(sample.rows)}
+class Trial:
+    """What the whole graph would reach after one pass: for a sample, only its lists and those of its neighbours are needed."""
 
+    def __init__(self, vectors: NDArray[Any], sample: Sample, k: int) -> None:
+        self.vectors, self.sample, self.k = vectors, sample, k
+        self.searched = 0
+        self.rows = np.empty(0, np.int64)
+        self.lists: Lists = np.empty((0, k), np.uint32), np.empty((0, k), np.float32)
 
-def _recall_after_one_pass(forest: Forest, vectors: NDArray[Any], sample: Sample, k: int) -> float:
-    """What the whole graph would reach: for the sample, only the lists of its neighbours are needed."""
-    own, own_similarities = forest.search(vectors, sample.rows, k)
-    rows = np.unique(own[own < len(vectors)]).astype(np.int64)
-    # Only the lists of these rows are ever touched, so the rest of this array takes no memory.
-    lists = np.empty((len(vectors), k), np.uint32)
-    pieces = np.array_split(rows, max(1, len(rows) // 1024))
-    for piece, found in zip(pieces, in_threads(lambda piece: forest.search(vectors, piece, k), pieces), strict=True):
-        lists[piece] = found[0]
-    return sample.recall(refine(vectors, vectors[sample.rows], own, own_similarities, lists)[1]).value
+    def recall(self, trees: Sequence[Tree]) -> float:
+        """With these partitions, the first of which are those of the call before: only what is new is searched."""
+        if len(self.rows):
+            self.lists = merge(self.lists, self._search(trees[self.searched :], self.rows))
+        self.searched = len(trees)
+        self._look_up(trees, self.sample.rows)
+        own = self._of(self.sample.rows)
+        self._look_up(trees, own[own != NONE])
+        # The list of who is no neighbour is empty.
+        theirs = np.where(own[:, :, None] == NONE, NONE, self._of(np.where(own == NONE, self.rows[0], own)))
+        candidates = np.concatenate([own, theirs.reshape(len(own), -1)], axis=1).astype(np.int64)
+        candidates[candidates == NONE] = -1
+        found = settle_candidates(self.vectors[self.sample.rows], self.vectors, candidates, self.k)
+        return self.sample.recall(found[1]).value
+
+    def _look_up(self, trees: Sequence[Tree], rows: NDArray[Any]) -> None:
+        """Searches for rows that have not been looked up before."""
+        new = np.setdiff1d(rows, self.rows).astype(np.int64)
+        if len(new):
+            neighbors, similarities = self._search(trees, new)
+            everyone = np.concatenate([self.rows, new])
+            order = np.argsort(everyone)
+            self.rows = everyone[order]
+            self.lists = np.concatenate([self.lists[0], neighbors])[order], np.concatenate([self.lists[1], similarities])[order]
+
+    def _of(self, rows: NDArray[Any]) -> NDArray[np.uint32]:
+        return self.lists[0][np.searchsorted(self.rows, rows)]
+
+    def _search(self, trees: Sequence[Tree], rows: NDArray[np.int64]) -> Lists:
+        forest, pieces = Forest(tuple(trees)), np.array_split(rows, max(1, len(rows) // _TRIAL_ROWS))
+        found = list(in_threads(lambda piece: forest.search(self.vectors, piece, self.k), pieces))
+        return np.concatenate([lists[0] for lists in found]), np.concatenate([lists[1] for lists in found])

@@ -21,8 +21,8 @@ from mmdiff.knn.background import ListWriter
 from mmdiff.knn.cells import Cells
 from mmdiff.knn.enter import Entrance
 from mmdiff.knn.flat import search_flat
-from mmdiff.knn.lists import NONE, merge
-from mmdiff.knn.probe import Lists, Probe
+from mmdiff.knn.lists import NONE, Lists, merge
+from mmdiff.knn.probe import Probe
 from mmdiff.progress import Progress
 
 
@@ -65,7 +65,7 @@ class Nodes:
         return (neighbors, similarities) if probe is None else merge(probe.find(queries), (neighbors, similarities))
 
 
-def write_W0(draft: Draft, nodes: Nodes, progress: Progress) -> Json:
+def write_W0(draft: Draft, nodes: Nodes, threads: int, progress: Progress) -> Json:
     """Writes the lists of all nodes, each with k neighbours as long as there are as many nodes; returns the facts."""
     facts: Json = {"nodes": nodes.count, "rows": nodes.count}
     probe, entrance = nodes.probe(nodes.points), None
@@ -83,13 +83,14 @@ def write_W0(draft: Draft, nodes: Nodes, progress: Progress) -> Json:
             parts.append(nodes.nearest(nodes.points[border - nodes.border : stop - nodes.border], probe))
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    ListWriter.declare(draft.array, nodes.count, nodes.k).fill(rows, "completing the graph", progress)
+    ListWriter.declare(draft.array, nodes.count, nodes.k).fill(rows, "completing the graph", progress, threads)
     return facts
 
 
-def write_test(draft: Draft, nodes: Nodes, test: NDArray[Any], progress: Progress) -> Json:
+def write_test(draft: Draft, nodes: Nodes, test: NDArray[Any], threads: int, progress: Progress) -> Json:
     """Writes the lists of the test points, which are not nodes: they only look at some (paper, section 3.2)."""
     probe = nodes.probe(test)
     writer = ListWriter.declare(draft.array, len(test), nodes.k)
-    writer.fill(lambda start, stop: nodes.nearest(test[start:stop], probe), "finding neighbours of test points", progress)
+    what = "finding neighbours of test points"
+    writer.fill(lambda start, stop: nodes.nearest(test[start:stop], probe), what, progress, threads)
     return {"nodes": nodes.count, "rows": len(test)} | ({} if probe is None else {"W_test": probe.facts})

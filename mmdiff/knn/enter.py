@@ -15,10 +15,10 @@ from mmdiff.formats.manifest import Json
 from mmdiff.jit import kernel
 from mmdiff.knn.cells import Cells
 from mmdiff.knn.flat import QUERY_TILE, VECTOR_TILE, as_matrix
-from mmdiff.knn.forest import gather
 from mmdiff.knn.half import for_kernels
-from mmdiff.knn.lists import NONE, keep_best, similarity, sort_best
-from mmdiff.knn.probe import EXHAUSTIVE, Lists, nearest_cells
+from mmdiff.knn.lists import NONE, Lists, keep_best, similarity, sort_best
+from mmdiff.knn.probe import EXHAUSTIVE, nearest_cells
+from mmdiff.knn.visits import gather
 
 _FEWEST_PROBES = 8
 _SAMPLE = 1024
@@ -41,7 +41,7 @@ class Entrance:
         """For rows of the background the points that enter their lists."""
         if self._points_of is None:
             return self._compare(start, stop, np.arange(len(self.points)))
-        offsets = self.cells.forest.offsets
+        offsets = self.cells.forest.trees[0].offsets
         first = int(np.searchsorted(offsets, start, side="right")) - 1
         parts = []
         while offsets[first] < stop:
@@ -78,7 +78,7 @@ class Entrance:
 
 def entering(
     rows: NDArray[Any], last: NDArray[np.float32], points: NDArray[Any], chosen: NDArray[np.int64], first_id: int, k: int
-) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+) -> Lists:
     """For each row the chosen points that are nearer than `last`, the similarity of its k-th neighbour; ids from `first_id`."""
     neighbors = np.full((len(rows), k), NONE, np.uint32)
     similarities = np.full((len(rows), k), -np.inf, np.float32)

@@ -36,6 +36,7 @@ Rows = NDArray[np.float32 | np.float16]
 
 INSTEAD = "Use auto, flat, or a factory string such as IVF4096,Flat."
 BLOCK_BYTES = 64 << 20
+TRAIN_BYTES = 1 << 30
 # Faiss's own bounds of what k-means gains from.
 MOST_PER_CENTROID = 256
 LEAST_PER_CENTROID = 39
@@ -65,7 +66,7 @@ class FactoryIndex:
         seed: int,
         progress: Progress,
         float16: bool = False,
-        train_bytes: int = 1 << 30,
+        train_bytes: int = TRAIN_BYTES,
     ) -> FactoryIndex:
         """`float16` stores rows in half precision on GPUs, and those of IVF,Flat on the CPU too."""
         faiss = load_faiss()
@@ -166,6 +167,29 @@ class FactoryIndex:
         return float(cost)
 
 
+def index_bytes(rows: int, width: int, factory: str) -> int:
+    """About what such an index holds at most while it is trained and filled; refuses what Faiss refuses."""
+    index = _make(width, rows, factory, factory)
+    trained = 0 if index.is_trained else min(rows, _most_trained(index, width, TRAIN_BYTES)) * 4 * width
+    # Faiss lets arrays grow by copying them to larger ones.
+    return trained + 2 * rows * (sum(map(_row_bytes, _components(index))) or 4 * width)
+
+
+def _row_bytes(part: Any) -> int:
+    """What a component stores for a row: its code, its id where there are cells, its links in a graph."""
+    codes = core(part.refine_index) if hasattr(part, "refine_index") else part
+    links = 4 * part.hnsw.nb_neighbors(0) if hasattr(part, "hnsw") else 0
+    return int(getattr(codes, "code_size", 0)) + (8 if hasattr(part, "nlist") else 0) + links
+
+
+def _most_trained(index: Any, width: int, train_bytes: int) -> int:
+    """Rows that training takes at most."""
+    centroids = MOST_PER_CENTROID
+    for part in _components(index):
+        centroids = max(centroids, getattr(part, "nlist", 0), part.pq.ksub if hasattr(part, "pq") else 0)
+    return min(MOST_PER_CENTROID * centroids, max(train_bytes // (4 * width), LEAST_PER_CENTROID * centroids))
+
+
 def _make(d: int, rows: int, factory: str, stored: str) -> Any:
     """The empty index."""
     faiss = load_faiss()
@@ -228,16 +252,13 @@ def _train(index: Any, vectors: Rows, seed: int, train_bytes: int, with_gpus: bo
     if index.is_trained:
         return {"rows": 0}
     faiss = load_faiss()
-    centroids = MOST_PER_CENTROID
     for part in _components(index):
-        centroids = max(centroids, getattr(part, "nlist", 0), part.pq.ksub if hasattr(part, "pq") else 0)
         clusterings = (getattr(part, "cp", None), part.pq.cp if hasattr(part, "pq") else None)
         for clustering in filter(None, clusterings):
             clustering.seed = seed % (1 << 31)
             # Few rows are in the record; Faiss would print a warning past us.
             clustering.min_points_per_centroid = 1
-    fitting = max(train_bytes // (4 * vectors.shape[1]), LEAST_PER_CENTROID * centroids)
-    picked = sample_rows(len(vectors), min(MOST_PER_CENTROID * centroids, fitting), seed)
+    picked = sample_rows(len(vectors), _most_trained(index, vectors.shape[1], train_bytes), seed)
     with progress("training the index", len(picked), "rows") as advance:
         sample = np.ascontiguousarray(vectors[picked], np.float32)
         ivf = faiss.try_extract_index_ivf(index)

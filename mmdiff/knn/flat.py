@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from mmdiff.jit import kernel
 from mmdiff.knn.half import decode, for_kernels
-from mmdiff.knn.lists import ROOM, SPARE, keep_best, offer, settle
+from mmdiff.knn.lists import ROOM, SPARE, Lists, keep_best, settle
 
 # A tile of scores and the vectors it comes from fit the second-level cache.
 QUERY_TILE = 256
 VECTOR_TILE = 1024
 
 
-def search_flat(queries: NDArray[Any], vectors: NDArray[Any], k: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+def search_flat(queries: NDArray[Any], vectors: NDArray[Any], k: int) -> Lists:
     """The k nearest of `vectors` to each query, exactly; ids are row numbers."""
     neighbors = np.empty((len(queries), k), np.uint32)
     similarities = np.empty((len(queries), k), np.float32)
@@ -45,7 +45,7 @@ def offer_scores(
 ) -> None:
     """Offers a tile of scores to the rows of candidates; `floor` is what a candidate of each row must reach.
 
-    Rows of `tile` belong to the rows of candidates named in `rows`, columns to the ids in `ids`.
+    Rows of `tile` belong to the rows of candidates named in `rows`, columns to the ids in `ids`. No pair may come twice.
     """
     room = scores.shape[1]
     for i in range(tile.shape[0]):
@@ -53,7 +53,8 @@ def offer_scores(
         count, least = counts[row], floor[row]
         for j in range(tile.shape[1]):
             if tile[i, j] >= least:
-                count = offer(scores[row], nodes[row], count, tile[i, j], ids[j])
+                scores[row, count], nodes[row, count] = tile[i, j], ids[j]
+                count += 1
                 if count == room:
                     count = keep_best(scores[row], nodes[row], count, keep)
                     least = np.float32(np.inf)

@@ -17,6 +17,9 @@ from mmdiff.knn.half import decode, for_kernels
 
 NONE = np.uint32(0xFFFFFFFF)
 
+Lists = tuple[NDArray[np.uint32], NDArray[np.float32]]
+"""Neighbours and similarities of some rows, k each."""
+
 # Rows are selected from this many times k candidates at a time: fewer selections, and still in cache.
 ROOM = 3
 # Scores in float32 may put two candidates in the wrong order: so many more than k are kept to be compared exactly.
@@ -122,9 +125,7 @@ def settle(
             neighbors[i, q] = nodes[i, q] if q < count else NONE
 
 
-def settle_candidates(
-    queries: NDArray[Any], vectors: NDArray[Any], candidates: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+def settle_candidates(queries: NDArray[Any], vectors: NDArray[Any], candidates: NDArray[np.int64], k: int) -> Lists:
     """Lists from ids that some index proposed, -1 for none: exact similarities, in order, each once."""
     neighbors = np.empty((len(queries), k), np.uint32)
     similarities = np.empty((len(queries), k), np.float32)
@@ -153,9 +154,7 @@ def _settle_candidates(
         settle(queries[i : i + 1], vectors, scores, nodes, counts, similarities[i : i + 1], neighbors[i : i + 1])
 
 
-def merge(
-    first: tuple[NDArray[np.uint32], NDArray[np.float32]], second: tuple[NDArray[np.uint32], NDArray[np.float32]]
-) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+def merge(first: Lists, second: Lists) -> Lists:
     """The best of two sets of lists of the same rows, as many as the first has places; who is in both counts once."""
     neighbors, similarities = np.empty_like(first[0]), np.empty_like(first[1])
     _merge(*first, *second, neighbors, similarities)

@@ -6,13 +6,16 @@ Several partitions with different seeds cut neighbourhoods in different places: 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from mmdiff.formats.errors import MissingExtra
+from mmdiff.jit import kernel
 from mmdiff.parallel import in_threads
 from mmdiff.progress import Advance
 
@@ -22,7 +25,7 @@ _LARGEST = 4
 _ITERATIONS = (6, 4)
 _SAMPLES_PER_CELL = 60
 _MOST_SAMPLES = 1 << 18
-_BLOCK_ROWS = 1 << 15
+BLOCK_ROWS = 1 << 15
 _POWER_STEPS = 8
 
 
@@ -52,42 +55,71 @@ class Quantizer:
         return cells
 
 
+def first_level(rows: int) -> int:
+    """How many centroids the first level has, and about as many there are below each."""
+    return max(1, round(math.sqrt(rows / CELL_ROWS)))
+
+
+def sample_rows(rows: int) -> int:
+    """How many rows centroids are trained on."""
+    cells = first_level(rows)
+    return min(rows, _MOST_SAMPLES, max(_SAMPLES_PER_CELL * cells * cells, 256 * cells))
+
+
 def train(vectors: NDArray[Any], seed: int, gpu: bool = False) -> Quantizer:
     """A quantiser for cells of about CELL_ROWS rows, from a sample of the vectors."""
-    cells = max(1, round(np.sqrt(len(vectors) / CELL_ROWS)))
+    cells = first_level(len(vectors))
     draw = np.random.default_rng(seed)
-    count = min(len(vectors), _MOST_SAMPLES, max(_SAMPLES_PER_CELL * cells * cells, 256 * cells))
+    count = sample_rows(len(vectors))
     sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), count, replace=False))], np.float32)
     coarse = _kmeans(sample, cells, _ITERATIONS[0], seed, gpu)
-    nearest = (sample @ coarse.T).argmax(axis=1)
-    fine = []
-    for cell in range(len(coarse)):
+    blocks = [sample[start : start + BLOCK_ROWS] for start in range(0, count, BLOCK_ROWS)]
+    nearest = np.concatenate([(block @ coarse.T).argmax(axis=1) for block in blocks])
+
+    def below(cell: int) -> NDArray[np.float32]:
         members = sample[nearest == cell]
         # First-level cells differ in size; those below them should not.
         wanted = max(1, round(cells * cells * len(members) / count))
-        fine.append(_kmeans(members, wanted, _ITERATIONS[1], seed + cell + 1, gpu) if len(members) else coarse[cell : cell + 1])
-    return Quantizer(coarse, tuple(fine))
+        return _kmeans(members, wanted, _ITERATIONS[1], seed + cell + 1, gpu) if len(members) else coarse[cell : cell + 1]
+
+    return Quantizer(coarse, tuple(in_threads(below, range(len(coarse)))))
 
 
-def assign_all(vectors: NDArray[Any], quantizer: Quantizer, advance: Advance) -> NDArray[np.int64]:
+def assign_all(vectors: NDArray[Any], quantizer: Quantizer, threads: int | None, advance: Advance) -> NDArray[np.uint32]:
     """The cell of every row."""
-    blocks = [vectors[start : start + _BLOCK_ROWS] for start in range(0, len(vectors), _BLOCK_ROWS)]
-    found = []
-    for cells in in_threads(lambda block: quantizer.assign(np.asarray(block, np.float32)), blocks):
-        found.append(cells)
-        advance(len(cells))
-    return np.concatenate(found)
+    cells = np.empty(len(vectors), np.uint32)
+
+    def assign(start: int) -> int:
+        block = slice(start, min(start + BLOCK_ROWS, len(vectors)))
+        cells[block] = quantizer.assign(np.asarray(vectors[block], np.float32))
+        return block.stop - start
+
+    for count in in_threads(assign, range(0, len(vectors), BLOCK_ROWS), threads):
+        advance(count)
+    return cells
 
 
-def cut_large(cells: NDArray[np.int64]) -> NDArray[np.int64]:
+def cut_large(cells: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Cells renumbered so that none is much larger than it should be; pieces of a cell stay next to each other."""
-    order = np.argsort(cells, kind="stable")
-    sizes = np.bincount(cells)
-    rank = np.empty(len(cells), np.int64)
-    rank[order] = np.arange(len(cells)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    piece = np.where(sizes[cells] > _LARGEST * CELL_ROWS, rank // CELL_ROWS, 0)
-    pieces = np.where(sizes > _LARGEST * CELL_ROWS, -(-sizes // CELL_ROWS), 1)
-    return (np.cumsum(pieces) - pieces)[cells] + piece
+    pieces = np.empty_like(cells)
+    _cut_large(cells, int(cells.max(initial=0)) + 1, CELL_ROWS, _LARGEST * CELL_ROWS, pieces)
+    return pieces
+
+
+@kernel
+def _cut_large(cells: NDArray[np.uint32], count: int, cell_rows: int, largest: int, pieces: NDArray[np.uint32]) -> None:
+    sizes = np.zeros(count, np.int64)
+    for cell in cells:
+        sizes[cell] += 1
+    first = np.zeros(count, np.int64)
+    for cell in range(1, count):
+        before = sizes[cell - 1]
+        first[cell] = first[cell - 1] + ((before + cell_rows - 1) // cell_rows if before > largest else 1)
+    seen = np.zeros(count, np.int64)
+    for row in range(len(cells)):
+        cell = cells[row]
+        pieces[row] = first[cell] + (seen[cell] // cell_rows if sizes[cell] > largest else 0)
+        seen[cell] += 1
 
 
 def near_order(centroids: NDArray[np.float32], along: NDArray[np.float32] | None = None) -> NDArray[np.int64]:
@@ -97,13 +129,20 @@ def near_order(centroids: NDArray[np.float32], along: NDArray[np.float32] | None
     """
     if len(centroids) <= 1:
         return np.arange(len(centroids))
+    order, direction = _in_line(centroids, along)
+    half = len(order) // 2
+    return np.concatenate([part[near_order(centroids[part], direction)] for part in (order[:half], order[half:])])
+
+
+def _in_line(
+    centroids: NDArray[np.float32], along: NDArray[np.float32] | None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Centroids ordered along their principal direction, and this direction, turned as `along` is."""
     centred = centroids - centroids.mean(axis=0)
     direction = _principal(centred)
     if along is not None and direction @ along < 0:
         direction = -direction
-    order = np.argsort(centred @ direction, kind="stable")
-    half = len(order) // 2
-    return np.concatenate([part[near_order(centroids[part], direction)] for part in (order[:half], order[half:])])
+    return np.argsort(centred @ direction, kind="stable"), direction
 
 
 def _principal(centred: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -131,5 +170,7 @@ def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: in
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),
     )
-    clusters.train(np.ascontiguousarray(rows))
+    # Steps are short: the threads of Faiss would wait for each other longer than they work, most of all on busy cores.
+    with threadpool_limits(1):
+        clusters.train(np.ascontiguousarray(rows))
     return np.asarray(clusters.centroids, np.float32)

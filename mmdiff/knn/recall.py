@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.manifest import Json
 from mmdiff.knn.flat import search_flat
+from mmdiff.knn.lists import NONE, Lists, merge
 from mmdiff.parallel import in_threads
 
 # Two-sided, 95 %.
 _DEVIATIONS = 1.96
-_PIECE = 64
+# Vectors are compared with all queries at once, a few at a time: each is read once.
+_BLOCK_ROWS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,11 @@ def draw(vectors: NDArray[Any], k: int, count: int, seed: int) -> Sample:
 
 def exact(queries: NDArray[Any], vectors: NDArray[Any], k: int, rows: NDArray[np.int64]) -> Sample:
     """Queries of any kind with their exact neighbours among the vectors."""
-    pieces = [queries[start : start + _PIECE] for start in range(0, len(queries), _PIECE)]
-    found = list(in_threads(lambda piece: search_flat(piece, vectors, k), pieces))
-    neighbors = np.concatenate([piece[0] for piece in found])
-    return Sample(rows, neighbors, np.concatenate([piece[1] for piece in found])[:, -1])
+
+    def search(start: int) -> Lists:
+        neighbors, similarities = search_flat(queries, vectors[start : start + _BLOCK_ROWS], k)
+        neighbors[neighbors != NONE] += np.uint32(start)
+        return neighbors, similarities
+
+    neighbors, similarities = functools.reduce(merge, in_threads(search, range(0, len(vectors), _BLOCK_ROWS)))
+    return Sample(rows, neighbors, similarities[:, -1])

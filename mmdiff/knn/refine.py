@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mmdiff.jit import kernel
 from mmdiff.knn.half import for_kernels
-from mmdiff.knn.lists import NONE, ROOM, SPARE, keep_best, quick_similarity, settle
+from mmdiff.knn.lists import NONE, ROOM, SPARE, Lists, keep_best, quick_similarity, settle
 
 # The table has twice as many places as there can be candidates, and never fewer than this.
 _SMALLEST_TABLE = 1 << 12
@@ -25,13 +25,17 @@ def refine(
     own: NDArray[np.uint32],
     own_similarities: NDArray[np.float32],
     lists: NDArray[np.uint32],
-) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+) -> Lists:
     """Lists of `queries`, given those they have (`own`) and those of all nodes (`lists`), which lead to new candidates."""
     neighbors, similarities = np.empty_like(own), np.empty_like(own_similarities)
-    candidates = own.shape[1] * (lists.shape[1] + 1)
-    table = np.full(max(_SMALLEST_TABLE, 1 << int(2 * candidates - 1).bit_length()), NONE, np.uint32)
+    table = np.full(table_size(own.shape[1], lists.shape[1]), NONE, np.uint32)
     _refine(for_kernels(vectors), for_kernels(queries), own, own_similarities, lists, table, neighbors, similarities)
     return neighbors, similarities
+
+
+def table_size(own: int, of_each: int) -> int:
+    """Places of the table of those that were looked at, for so many neighbours with so many of their own."""
+    return max(_SMALLEST_TABLE, 1 << int(2 * own * (of_each + 1) - 1).bit_length())
 
 
 @kernel
