@@ -2,7 +2,7 @@
 
     python -m benchmarks [SECTION...] [--folder DIR]
 
-About a quarter of an hour, and 20 GB of disk. With sections named, only theirs are measured and the others kept.
+About an hour, and 20 GB of disk. With sections named, only theirs are measured and the others kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import knn, store, symmetrise
+from benchmarks import diffuse, knn, spmm, store, symmetrise
 from benchmarks.measure import Figure, machine
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -23,6 +23,8 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "store": lambda folder: store.figures(folder, gigabytes=3),
     "knn": lambda folder: knn.figures(folder, rows=1_000_000),
     "symmetrise": symmetrise.figures,
+    "spmm": spmm.figures,
+    "diffuse": diffuse.figures,
 }
 
 

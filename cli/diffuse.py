@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -147,10 +148,15 @@ def command(
         show.result(f"{found['file']}: {found['rows']:,} nodes, {found['reached']:,} of which a label has reached")
 
 
+def batches(count: int, width: int) -> str:
+    """How the classes are taken, in words."""
+    return f"one batch of {width} classes" if count == 1 else f"{count} batches of {width} classes"
+
+
 def _announce(needs: Needs) -> None:
     buffer = ", one of two buffers on disk" if needs.on_disk else ""
     show.note(
-        f"{needs.batches} batches of {needs.width} classes{buffer}; at most {show.size(needs.memory)} of memory and "
+        f"{batches(needs.batches, needs.width)}{buffer}; at most {show.size(needs.memory)} of memory and "
         f"{show.size(needs.parts + needs.states + needs.artifact)} on disk"
     )
 
@@ -160,7 +166,7 @@ def request_of(cols_per_batch: str, memory: str, **options: object) -> Request:
     from mmdiff.diffusion.stage import Request
     from mmdiff.formats.errors import BadOption
 
-    if cols_per_batch != "auto" and not cols_per_batch.lstrip("-").isdigit():
+    if cols_per_batch != "auto" and not re.fullmatch(r"-?[0-9]+", cols_per_batch):
         raise BadOption(f"--cols-per-batch {cols_per_batch}: not a number of columns. Write a number, or auto.")
     plain = {key: value.value if isinstance(value, StrEnum) else value for key, value in options.items()}
     return Request(

@@ -64,7 +64,7 @@ def diffuse(
 
 def _show_diffuse(plan: dict[str, Any]) -> None:
     where = ", one of two buffers on disk" if plan["buffer_on_disk"] else ""
-    show.result(f"{plan['batches']} batches of {plan['cols_per_batch']} classes{where}")
+    show.result(f"{options.batches(plan['batches'], plan['cols_per_batch'])}{where}")
     table = show.table("", "needed", "there is")
     table.add_row("memory", show.size(plan["memory"]), f"{show.size(plan['memory_limit'])} (--memory)")
     table.add_row("disk, on the way", show.size(plan["scratch"]), f"{show.size(plan['disk_free'])} free")
