@@ -149,6 +149,15 @@ class Draft:
         found = _read_json(self.checkpoint)
         return found if isinstance(found, dict) else {}
 
+    def keep(self, part: str, document: Json) -> None:
+        """Keeps a finished part of the work for a run that continues this one; it goes when the artifact is published."""
+        seam.write_file(self._object / f"{part}.json", encode(document))
+
+    def kept(self, part: str) -> Json | None:
+        """A part that this run has kept, or the one that it continues."""
+        found = _read_json(self._object / f"{part}.json")
+        return found if isinstance(found, dict) else None
+
     def adopt(self, scratch: ArrayWriter, name: str) -> None:
         """Makes an array that was needed on the way a part of the artifact, as it is."""
         folder = self._object / name
@@ -170,8 +179,9 @@ class Draft:
 
     @property
     def has_chunks(self) -> bool:
-        """Whether there is a finished chunk, or a checkpoint, of this run or of one before it."""
-        return self.checkpoint.exists() or any(path.suffix != ".part" for path in self._object.glob("*/c.*"))
+        """Whether there is a finished chunk or part, or a checkpoint, of this run or of one before it."""
+        chunks = (path for path in self._object.glob("*/c.*") if path.suffix != ".part")
+        return self.checkpoint.exists() or any(chunks) or any(self._object.glob("*.json"))
 
     def manifest(self, facts: Json) -> Manifest:
         arrays = {

@@ -19,14 +19,20 @@ def manifest(store: Path, name: str) -> dict[str, Any]:
 def array(store: Path, name: str, array_name: str) -> NDArray[Any]:
     """All chunks of an array, each checked against the checksum behind it and the one in the manifest."""
     entry = manifest(store, name)["arrays"][array_name]
-    shape, rows = entry["shape"], entry["rows_per_chunk"]
+    planes = entry["shape"][0] if len(entry["shape"]) == 3 else 1
+    shape, rows = entry["shape"][len(entry["shape"]) == 3 :], entry["rows_per_chunk"]
     chunks = []
     for number, crc in enumerate(entry["crc32c"]):
-        file = store / name / array_name / ".".join(["c", str(number), *("0" for _ in shape[1:])])
-        data = file.read_bytes()
-        assert crc32c(data[:-4]) == int.from_bytes(data[-4:], "little") == int(crc, 16), file
+        plane, chunk = divmod(number, -(-shape[0] // rows))
+        key = ["c", *([str(plane)] if len(entry["shape"]) == 3 else []), str(chunk), *("0" for _ in shape[1:])]
+        data = (store / name / array_name / ".".join(key)).read_bytes()
+        assert crc32c(data[:-4]) == int.from_bytes(data[-4:], "little") == int(crc, 16), key
         chunks.append(np.frombuffer(data[:-4], np.dtype(entry["dtype"]).newbyteorder("<")).reshape(rows, *shape[1:]))
-    return np.concatenate(chunks)[: shape[0]] if chunks else np.empty(shape, entry["dtype"])
+    if not chunks:
+        return np.empty(entry["shape"], entry["dtype"])
+    each = len(chunks) // planes
+    whole = [np.concatenate(chunks[plane * each : (plane + 1) * each])[: shape[0]] for plane in range(planes)]
+    return np.stack(whole) if len(entry["shape"]) == 3 else whole[0]
 
 
 def strings(store: Path, name: str, column: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Kills an import (of descriptors, or of a graph) at every step that changes the disk, and looks at what is left.
+"""Kills a stage (an import, building a graph, a diffusion) at every step that changes the disk, and looks at what is left.
 
 `python -m tests.killing SCENARIO MOMENT DIR`, in an interpreter of its own with BLAS on one thread, so that forking is safe.
 Prints the number of kills by system call.
@@ -27,6 +27,11 @@ import numpy as np
 from mmdiff import runs
 from mmdiff.build_graph import Request as BuildRequest
 from mmdiff.build_graph import build_graph
+from mmdiff.classify.stage import Request as LogregRequest
+from mmdiff.classify.stage import logreg
+from mmdiff.diffusion import keeping
+from mmdiff.diffusion.stage import Request as DiffuseRequest
+from mmdiff.diffusion.stage import diffuse
 from mmdiff.formats.errors import Missing
 from mmdiff.formats.store import Store
 from mmdiff.graph.importing import Request as GraphRequest
@@ -91,6 +96,10 @@ def perform(store: Path, request: Any) -> None:
     elif isinstance(request, BuildRequest):
         with pieces_of(500, 2000):
             build_graph(store, request)
+    elif isinstance(request, DiffuseRequest):
+        diffuse(store, request)
+    elif isinstance(request, LogregRequest):
+        logreg(store, request)
     else:
         import_descriptors(store, request)
 
@@ -140,12 +149,19 @@ def main(scenario: str, moment: str, folder: Path) -> None:
     seeds = full_seeds(inputs, no_background=True, keep_raw=True)
     np.save(folder / "lists.npy", some_lists(400, 10).neighbors.astype(np.int64).astype(np.int32))
     built_from = [inputs.request(), inputs.request("seeds", "others.npy")]
+    np.save(folder / "few.npy", np.load(inputs.folder / "vectors.npy")[:300] + 1)
+    spread_over = [*built_from, inputs.request("test", str(folder / "few.npy")), BuildRequest(k=5, index="flat")]
+    predictions = folder / "predictions.parquet"
     scenarios: dict[str, tuple[list[Any], Any]] = {
         "seeds": ([], seeds),
         "background": ([], inputs.request(keep_raw=True)),
         "replaced": ([inputs.request()], inputs.request(name="others.npy")),
         "graph": ([], GraphRequest(folder / "lists.npy")),
+        "logreg": ([*built_from, inputs.request("test")], LogregRequest(iterations=3, device="cpu")),
         "build": (built_from, BuildRequest(k=5, index="cells", recall=0.99)),
+        # Several batches, and states of S that are kept after each of their iterations.
+        "diffuse": (spread_over, DiffuseRequest(iterations=3, cols_per_batch=3, predict_nodes=predictions)),
+        "coupled": (spread_over, DiffuseRequest(iterations=2, cols_per_batch=3, eta="row", predict_nodes=predictions)),
     }
     first, request = scenarios[scenario]
     start, reference, store = folder / "start", folder / "reference", folder / "store"
@@ -186,5 +202,6 @@ def main(scenario: str, moment: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     partition.CELL_ROWS, background.BLOCK_ROWS = 100, 256
+    keeping.KEEP_SECONDS = 0
     with chunks_of(SMALL_CHUNKS):
         main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

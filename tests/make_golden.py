@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 
 from mmdiff.build_graph import Request as BuildRequest
 from mmdiff.build_graph import build_graph
+from mmdiff.classify.stage import Request as LogregRequest
+from mmdiff.classify.stage import logreg
+from mmdiff.diffusion.stage import Request as DiffuseRequest
+from mmdiff.diffusion.stage import diffuse
 from mmdiff.importing.stage import Request, import_descriptors
 
 GOLDEN = Path(__file__).parent / "golden" / "store-1"
@@ -26,6 +30,8 @@ BAD_ROWS = (3, 17)
 SEED_LABELS = ("cat", "dog", "", "cat", "Käfer", "dog")
 TEST_LABELS = (0, 2, -1, 7, 1)
 K = 3
+LOGREG_ITERATIONS = 20
+DIFFUSION_ITERATIONS = 2
 NODES = BACKGROUND_ROWS - len(BAD_ROWS) + SEED_ROWS
 
 
@@ -34,6 +40,11 @@ def golden_rows(count: int, shift: int) -> NDArray[np.float32]:
     i, j = np.mgrid[:count, :WIDTH]
     values: NDArray[np.float32] = ((i * i * 7 + j * 5 + i * j * 3 + shift) % 11 - 4 + (j == 0) * 9).astype(np.float32)
     return values
+
+
+def diffusion(folder: Path) -> DiffuseRequest:
+    """In two batches, with the best classes of the background."""
+    return DiffuseRequest(iterations=DIFFUSION_ITERATIONS, cols_per_batch=2, predict_nodes=folder / "predictions.parquet")
 
 
 def main() -> None:
@@ -57,6 +68,8 @@ def main() -> None:
         ):
             import_descriptors(GOLDEN, request)
         build_graph(GOLDEN, BuildRequest(k=K, index="flat"))
+        logreg(GOLDEN, LogregRequest(iterations=LOGREG_ITERATIONS, device="cpu"))
+        diffuse(GOLDEN, diffusion(files))
     sys.stdout.write(f"{GOLDEN}\n")
 
 

@@ -194,6 +194,7 @@ CASES = {
     "rows of what": Case(lambda _: None, "inspect --rows 1:2", ("--rows 1:2", "mmdiff inspect descriptors/seeds")),
     "rows that are no range": Case(lambda _: None, "inspect descriptors/seeds --rows 7", ("--rows 7", "A:B")),
     "rows of a model": Case(lambda _: None, "inspect models/pca --rows 0:2", ("models/pca", "descriptors/")),
+    "diffusing without a graph": Case(lambda _: None, "diffuse", ("no graph", "mmdiff build-graph")),
     "verifying what is not there": Case(lambda _: None, "verify knn/BB", ("knn/BB", "not in the store")),
 }
 

@@ -18,6 +18,7 @@ from tests import golden_reader as plain
 from tests.make_golden import (
     BACKGROUND_ROWS,
     BAD_ROWS,
+    DIFFUSION_ITERATIONS,
     DIMS,
     GOLDEN,
     NODES,
@@ -33,6 +34,7 @@ KEPT = [row for row in range(BACKGROUND_ROWS) if row not in BAD_ROWS]
 NAMES = (
     *("descriptors/background", "descriptors/seeds", "descriptors/test", "models/pca"),
     *("models/cells", "knn/BB", "knn/W0", "knn/test", "graph/W"),
+    *("models/logreg", "scores/logreg", "scores/diffusion"),
 )
 
 
@@ -94,6 +96,51 @@ def test_graph_reads_without_mmdiff() -> None:
     both = W0 + W0.T
     np.testing.assert_allclose(W, both / both.sum(axis=1, keepdims=True), rtol=1e-6)
     assert plain.manifest(GOLDEN, "graph/W")["facts"]["seeds"] == SEED_ROWS
+
+
+def test_model_and_its_scores_read_without_mmdiff() -> None:
+    file = plain.array(GOLDEN, "models/logreg", "safetensors").tobytes()
+    length = int.from_bytes(file[:8], "little")
+    header, data = json.loads(file[8 : 8 + length]), file[8 + length :]
+    tensors = {}
+    for name, dtype in (("weight", "<f4"), ("bias", "<f4"), ("class_numbers", "<i8")):
+        start, stop = header[name]["data_offsets"]
+        tensors[name] = np.frombuffer(data[start:stop], dtype).reshape(header[name]["shape"])
+    logits = golden_rows(TEST_ROWS, 2).astype(np.float64) @ tensors["weight"].T + tensors["bias"]
+    scores = plain.array(GOLDEN, "scores/logreg", "scores")
+    assert scores.shape == (1, TEST_ROWS, 3)
+    np.testing.assert_allclose(scores[0], logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), atol=1e-4)
+    np.testing.assert_array_equal(tensors["class_numbers"], plain.array(GOLDEN, "scores/logreg", "class_numbers"))
+    assert plain.strings(GOLDEN, "models/logreg", "class_names") == ["Käfer", "cat", "dog"]
+
+
+def test_diffusion_reads_without_mmdiff() -> None:
+    """The scores are V L, with L the columns of S = W^t Y divided by their sums."""
+    indptr, indices, scale = (plain.array(GOLDEN, "graph/W", array) for array in ("indptr", "indices", "scale"))
+    W = np.zeros((NODES, NODES))
+    for row in range(NODES):
+        entries = indices[indptr[row] : indptr[row + 1]]
+        W[row, entries & 0x7FFFFFFF] = (1 + (entries >> 31)) * scale[row]
+    labels, lists = plain.array(GOLDEN, NAMES[1], "labels"), plain.array(GOLDEN, "knn/test", "neighbors")
+    S = np.zeros((NODES, 3))
+    S[NODES - SEED_ROWS + np.flatnonzero(labels >= 0), labels[labels >= 0]] = 1
+    scores, sums = (plain.array(GOLDEN, "scores/diffusion", array) for array in ("scores", "column_sums"))
+    assert scores.shape == (DIFFUSION_ITERATIONS + 1, TEST_ROWS, 3)
+    for t in range(DIFFUSION_ITERATIONS + 1):
+        np.testing.assert_allclose(sums[t], S.sum(axis=0), rtol=1e-5)
+        L = S / S.sum(axis=0)
+        np.testing.assert_allclose(scores[t], L[lists].sum(axis=1), rtol=1e-5)
+        S = W @ S
+    mine = np.empty((NODES - SEED_ROWS, 3))
+    mine[plain.array(GOLDEN, "graph/W", "order")] = L[: NODES - SEED_ROWS]
+    top, best = (plain.array(GOLDEN, "scores/diffusion", array) for array in ("top_classes", "top_scores"))
+    np.testing.assert_allclose(best, -np.sort(-mine, axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(top == -1, best == 0)
+    assert (top[:, 0] == -1).any()
+    rows = np.arange(len(top))[:, None]
+    np.testing.assert_allclose(np.where(top >= 0, mine[rows, top], 0), best, rtol=1e-5)
+    assert plain.manifest(GOLDEN, "scores/diffusion")["facts"]["planes"] == list(range(DIFFUSION_ITERATIONS + 1))
+    assert plain.strings(GOLDEN, "scores/diffusion", "class_names") == ["Käfer", "cat", "dog"]
 
 
 @pytest.mark.parametrize(("name", "rows", "shift"), [(NAMES[1], SEED_ROWS, 1), (NAMES[2], TEST_ROWS, 2)])

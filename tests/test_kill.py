@@ -61,6 +61,20 @@ def test_build_graph_killed_before_any_step_resumes_to_identical_bytes(quick_fol
     assert sum(kill_at_every_step("build", "before", quick_folder).values()) > 200
 
 
+def test_logreg_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
+    assert sum(kill_at_every_step("logreg", "before", quick_folder).values()) > 100
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "torn"])
+def test_diffusion_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, moment: str) -> None:
+    assert sum(kill_at_every_step("diffuse", moment, quick_folder).values()) > (50 if moment == "torn" else 200)
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "torn"])
+def test_diffusion_with_coupled_classes_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, moment: str) -> None:
+    assert sum(kill_at_every_step("coupled", moment, quick_folder).values()) > (50 if moment == "torn" else 200)
+
+
 def test_import_killed_in_the_middle_of_a_write_resumes_to_identical_bytes(quick_folder: Path) -> None:
     assert sum(kill_at_every_step("seeds", "torn", quick_folder).values()) > 50
 

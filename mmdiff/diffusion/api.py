@@ -14,6 +14,7 @@ from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch
 from mmdiff.graph.graph import Graph
+from mmdiff.graph.lists import NONE
 
 COLS_PER_BATCH = 96
 
@@ -46,6 +47,8 @@ def diffuse(
     variant = Variant(eta, gamma, alpha, reset_seeds, normalize_graph, dtype)
     if iterations < 0:
         raise BadOption(f"iterations={iterations}: at least 0 are needed.")
+    if cols_per_batch < 1:
+        raise BadOption(f"cols_per_batch={cols_per_batch}: at least 1 is needed.")
     seeds = _seeds(graph, np.asarray(labels), classes)
     given = None if prior is None else np.asarray(prior, np.float64)
     p = class_prior(variant, given, "", prior_power, seeds.classes)
@@ -66,11 +69,11 @@ def diffuse(
 
 
 def _seeds(graph: Graph, labels: NDArray[Any], classes: int | None) -> Seeds:
-    if len(labels) != graph.nodes or labels.ndim not in (1, 2):
+    if labels.ndim not in (1, 2) or len(labels) != graph.nodes:
         raise CountMismatch(f"labels of shape {labels.shape} for {graph.nodes:,} nodes. Give one for each node, -1 for none.")
     if labels.dtype.kind not in "iu":
         raise BadLabels(f"labels of type {labels.dtype}. Give class numbers from 0 on, -1 for none.")
-    most = int(labels.max(initial=UNLABELLED))
+    most = int(labels.max()) if labels.size else UNLABELLED
     if most == UNLABELLED:
         raise BadLabels("no node has a label, so there is nothing to spread. Label at least one.")
     count = most + 1 if classes is None else classes
@@ -84,11 +87,11 @@ def _lists(graph: Graph, neighbors: NDArray[Any]) -> NDArray[np.uint32]:
         raise CountMismatch(
             f"neighbors of shape {neighbors.shape} and type {neighbors.dtype}. Give a row of node numbers a point."
         )
-    lists = neighbors.astype(np.int64).astype(np.uint32)
-    bad = (lists >= graph.nodes) & (lists != np.uint32(0xFFFFFFFF))
+    none = (neighbors == -1) | (neighbors == NONE)
+    bad = ~none & ((neighbors < 0) | (neighbors >= graph.nodes))
     if bad.any():
         row = int(bad.any(axis=1).argmax())
         raise CountMismatch(
             f"neighbors, row {row}: a node beyond the {graph.nodes:,} of the graph. Give their numbers from 0 on."
         )
-    return lists
+    return np.where(none, NONE, neighbors.astype(np.int64)).astype(np.uint32)

@@ -7,14 +7,14 @@ that they look at. With `plain` it is a matrix from the beginning, in all rows, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion import frontier as frontiers
-from mmdiff.diffusion.bfloat16 import encode
+from mmdiff.diffusion.bfloat16 import decode, encode
 from mmdiff.diffusion.needed import Rows
 from mmdiff.diffusion.powers import raise_power
 from mmdiff.diffusion.product import Pull, product, product_of_rows
@@ -68,9 +68,10 @@ class Buffers:
         """A matrix to write to, while another one may be read."""
         if self._disk is not None and source_is_matrix:
             return self._disk(shape, dtype)
+        entries = shape[0] * shape[1]
         for place, spare in enumerate(self._spares):
-            if spare.shape == shape and spare.dtype == dtype:
-                return self._spares.pop(place)
+            if spare.size >= entries and spare.dtype == dtype:
+                return self._spares.pop(place).reshape(-1)[:entries].reshape(shape)
         self._spares.clear()
         return self._allocate(shape, dtype)
 
@@ -105,12 +106,15 @@ def steps(
         step = _iterate(work, seeds, state, iteration, buffers)
         state = step.state
         yield step
+    if isinstance(state, Matrix):
+        buffers.give_back(state.values)
 
 
 def _start(work: Work, seeds: Seeds, buffers: Buffers) -> State:
     nodes = work.stream.graph.nodes
     if not work.whole:
-        return frontiers.first_frontier(seeds, nodes)
+        first = frontiers.first_frontier(seeds, nodes)
+        return first if work.kept_as == "float32" else replace(first, values=decode(encode(first.values)))
     out = buffers.target((nodes, seeds.classes), work.kept_as, source_is_matrix=False)
     out[:] = 0
     _set_back(out, seeds)
@@ -128,17 +132,18 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
     last = iteration == work.iterations and needed is not None
     if isinstance(state, Frontier):
         itemsize = variant.itemsize
-        if not last and frontiers.stays_small(stream, state, itemsize):
+        if frontiers.stays_small(stream, state, itemsize):
             after = frontiers.advance_frontier(stream, state, pull, needed, variant.dtype == "bfloat16")
             return Step(iteration, after, len(after.values), rows)
         if not frontiers.worthwhile(stream, state):
             state = _matrix_of(work, state, buffers)
     if last and needed is not None:
-        out = np.empty((len(needed), seeds.classes), np.float32)
+        out = buffers.target(shape, work.kept_as, isinstance(state, Matrix))[: len(needed)]
         if isinstance(state, Frontier):
             nonzero = frontiers.spread_frontier(stream, state, out, pull, needed, compact=True)
         else:
             nonzero = product_of_rows(stream, _values(state), out, pull, needed)
+            buffers.give_back(_values(state))
         return Step(iteration, SomeRows(needed, out), nonzero, rows)
     out = buffers.target(shape, work.kept_as, isinstance(state, Matrix))
     if isinstance(state, Frontier):

@@ -38,12 +38,15 @@ class Report:
 
     def scores(self, neighbors: NDArray[np.uint32]) -> NDArray[np.float32]:
         """V L for test points with these neighbours."""
-        return (self.state.look(neighbors, self.rows) * self.columns).astype(np.float32)
+        seen = self.state.look(neighbors, self.rows)
+        return np.multiply(seen, self.columns, out=seen, casting="same_kind")
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
         """Rows start..stop-1 of L."""
         block = self.state.block(start, stop)
-        return ((block if self.rows is None else block * self.rows[start:stop, None]) * self.columns).astype(np.float32)
+        if self.rows is not None:
+            block = block * self.rows[start:stop, None]
+        return np.multiply(block, self.columns, out=np.empty_like(block), casting="same_kind")
 
 
 class Keeper:

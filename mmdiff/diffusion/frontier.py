@@ -16,8 +16,9 @@ from mmdiff.diffusion.needed import Rows, reached
 from mmdiff.diffusion.product import Pull
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.states import Frontier
-from mmdiff.diffusion.streaming import Block, Stream
+from mmdiff.diffusion.streaming import Block, Stream, weights_of
 from mmdiff.jit import exact_kernel, kernel
+from mmdiff.knn.half import decode as from_half
 
 # What it costs to visit an entry of a frontier, and to look whether there is any, in columns of the product of a whole matrix.
 ENTRY_COST, EDGE_COST = 8, 4
@@ -111,8 +112,8 @@ def _extra(pull: Pull, rows: NDArray[np.int64]) -> int:
 
 def _arrays(stream: Stream, frontier: Frontier) -> tuple[Any, ...]:
     graph = stream.graph
-    weights = (graph.indptr, graph.indices, graph.weights, graph.scale)
-    return (*weights, frontier.offsets, frontier.columns, frontier.values)
+    rows = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
+    return (*rows, frontier.offsets, frontier.columns, frontier.values)
 
 
 @kernel
@@ -149,7 +150,7 @@ def _add_up(
         first, last = offsets[node], offsets[node + 1]
         if first == last:
             continue
-        weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else np.float32(weights[edge])
+        weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else from_half(weights[edge])
         for entry in range(first, last):
             c, term = columns[entry], weight * values[entry]
             if term == 0:

@@ -7,6 +7,7 @@ worth it: what is not kept can be had again in less than KEEP_SECONDS.
 from __future__ import annotations
 
 import time
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,11 @@ class Kept(Keeper):
 
     def __init__(self, draft: Draft, diffusion: Diffusion, planes: list[int], every_row: bool) -> None:
         self.draft, self.diffusion, self.planes = draft, diffusion, planes
-        self.notes: dict[str, list[Json]] = draft.noted.get("steps", {})
-        self.done: list[str] = draft.noted.get("done", [])
+        self._parts: dict[int, ArrayWriter] = {}
+        # The best classes that were kept are those of all batches so far, whose borders must be the same.
+        noted = draft.noted if draft.noted.get("width") == diffusion.width else {}
+        self.notes: dict[str, list[Json]] = noted.get("steps", {})
+        self.done: list[str] = self._still_whole(noted.get("done", []))
         self.tops = self._kept_tops() if every_row else None
         self._clock = time.perf_counter()
 
@@ -46,7 +50,7 @@ class Kept(Keeper):
         self._clock = time.perf_counter()
         for iteration in range(self.diffusion.iterations - 1, 0, -1):
             name = self._state(batch, iteration)
-            if self.draft.has(name) and len(self.notes.get(self.key(batch), [])) > iteration:
+            if self.draft.has(name) and self.knows(batch, iteration + 1):
                 writer = self._declare_state(name, batch)
                 if not writer.missing:
                     self.notes[self.key(batch)] = self.notes[self.key(batch)][: iteration + 1]
@@ -61,7 +65,7 @@ class Kept(Keeper):
         values = step.state.values
         for _ in in_threads(lambda chunk: writer.write(chunk, values[slice(*writer.spec.rows(chunk))]), writer.missing):
             pass
-        self._note()
+        self.note()
         for before in range(step.iteration):
             self.draft.drop(self._state(batch, before))
         self._clock = time.perf_counter()
@@ -82,9 +86,25 @@ class Kept(Keeper):
 
     def part(self, batch: int) -> ArrayWriter:
         """The scores of a batch: planes, test points, columns."""
-        tests = 0 if self.diffusion.neighbors is None else len(self.diffusion.neighbors)
-        width = self.diffusion.batches[batch].stop - self.diffusion.batches[batch].start
-        return self.draft.scratch(f"pass_scores_{self.key(batch)}", (len(self.planes), tests, width), "float32")
+        if batch not in self._parts:
+            tests = 0 if self.diffusion.neighbors is None else len(self.diffusion.neighbors)
+            width = self.diffusion.batches[batch].stop - self.diffusion.batches[batch].start
+            shape = (len(self.planes), tests, width)
+            self._parts[batch] = self.draft.scratch(f"pass_scores_{self.key(batch)}", shape, "float32")
+        return self._parts[batch]
+
+    def knows(self, batch: int, iterations: int) -> bool:
+        """Whether all that there is to say of the first iterations of a batch is kept, and still whole."""
+        if len(self.notes.get(self.key(batch), [])) < iterations:
+            return False
+        if self.diffusion.neighbors is None:
+            return True
+        writer = self.part(batch)
+        behind = sum(plane < iterations for plane in self.planes) * writer.spec.chunks_per_plane
+        return all(chunk >= behind for chunk in writer.missing)
+
+    def note(self) -> None:
+        self.draft.note({"width": self.diffusion.width, "steps": self.notes, "done": self.done})
 
     def _write_scores(self, report: Report, neighbors: NDArray[np.uint32]) -> None:
         writer = self.part(report.batch)
@@ -102,28 +122,31 @@ class Kept(Keeper):
     def _finish(self, batch: int) -> None:
         if self.tops is not None:
             for name, values in vars(self.tops).items():
-                self.draft.scratch(f"pass_{name}_{batch}", values.shape, values.dtype.name).fill(values)
+                self.draft.scratch(f"pass_top_{name}_{self.key(batch)}", values.shape, values.dtype.name).fill(values)
         self.done.append(self.key(batch))
-        self._note()
+        self.note()
         for iteration in range(1, self.diffusion.iterations):
             self.draft.drop(self._state(batch, iteration))
-        for name in ("classes", "scores"):
-            self.draft.drop(f"pass_{name}_{batch - 1}")
+        if batch and self.tops is not None:
+            for name in vars(self.tops):
+                self.draft.drop(f"pass_top_{name}_{self.key(batch - 1)}")
+
+    def _still_whole(self, done: list[str]) -> list[str]:
+        """Of the batches that are done those before the first that is damaged."""
+        batches = range(len(self.diffusion.batches))
+        whole = takewhile(lambda batch: self.key(batch) in done and self.knows(batch, self.diffusion.iterations + 1), batches)
+        return [self.key(batch) for batch in whole]
 
     def _kept_tops(self) -> Tops:
         """The best classes of the batches that are done."""
         tops = Tops.empty(self.diffusion.stream.graph.nodes, self.diffusion.seeds.classes)
-        finished = [batch for batch in range(len(self.diffusion.batches)) if self.is_done(batch)]
-        for name, values in vars(tops).items() if finished else ():
-            kept = self.draft.scratch(f"pass_{name}_{finished[-1]}", values.shape, values.dtype.name)
+        for name, values in vars(tops).items() if self.done else ():
+            kept = self.draft.scratch(f"pass_top_{name}_{self.done[-1]}", values.shape, values.dtype.name)
             if kept.missing:
                 self.done = []
                 return Tops.empty(len(values), self.diffusion.seeds.classes)
             values[:] = kept.mapped()
         return tops
-
-    def _note(self) -> None:
-        self.draft.note({"steps": self.notes, "done": self.done})
 
     def _state(self, batch: int, iteration: int) -> str:
         return f"pass_state_{self.key(batch)}_{iteration}"
@@ -142,17 +165,20 @@ class OnDisk(Plates):
         self._mapped: dict[tuple[int, int], NDArray[np.float32]] = {}
 
     def get(self, iteration: int, batch: int) -> NDArray[np.float32] | None:
-        if (iteration, batch) not in self._mapped and self.draft.has(self._name(iteration, batch)):
+        """A product is only taken for there if what came before it is known, since nobody will look at that again."""
+        found = self._mapped.get((iteration, batch))
+        if found is None and self.draft.has(self._name(iteration, batch)) and self.kept.knows(batch, iteration):
             writer = self._declare(iteration, batch)
-            if not writer.missing:
-                self._mapped[iteration, batch] = writer.mapped()
-        return self._mapped.get((iteration, batch))
+            found = None if writer.missing else writer.mapped()
+            if found is not None:
+                self._mapped[iteration, batch] = found
+        return found
 
     def put(self, iteration: int, batch: int, values: NDArray[np.float32]) -> None:
         writer = self._declare(iteration, batch)
         for _ in in_threads(lambda chunk: writer.write(chunk, values[slice(*writer.spec.rows(chunk))]), writer.missing):
             pass
-        self.kept.draft.note({"steps": self.kept.notes, "done": []})
+        self.kept.note()
 
     def drop(self, iteration: int) -> None:
         for key in [key for key in self._mapped if key[0] == iteration]:

@@ -23,6 +23,8 @@ _COPIES = 4
 
 # A batch that is narrower than this is better widened with a buffer on disk.
 _NARROW = 32
+# Columns that the blocks of scores in work usually have.
+_USUAL = 96
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,14 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
 
 
 def held_beside(problem: Problem, variant: Variant, every_row: bool) -> int:
-    """What is held whatever the width of a batch."""
-    nodes = problem.graph.nodes
-    total = nodes * _NODE_BYTES + 2 * cores() * min(CHUNK_BYTES, 4 * problem.tests * problem.seeds.classes)
+    """What is held whatever the width of a batch: vectors of all nodes, and blocks of scores."""
+    nodes, classes = problem.graph.nodes, problem.seeds.classes
+    scores = 4 * problem.tests
+    total = nodes * _NODE_BYTES + min(CHUNK_BYTES, scores * classes) + cores() * min(CHUNK_BYTES, scores * min(classes, _USUAL))
     if variant.normalize_graph == "symmetric":
         total += nodes * _HEIGHT_BYTES
     if variant.coupled:
-        total += nodes * _ROW_FACTOR_BYTES + cores() * _COPIES * min(engine.BLOCK_BYTES, 4 * nodes * problem.seeds.classes)
+        total += nodes * _ROW_FACTOR_BYTES + cores() * _COPIES * min(engine.BLOCK_BYTES, 4 * nodes * classes)
     if every_row:
         total += nodes * tops.BYTES_PER_NODE
     return total

@@ -143,7 +143,7 @@ def _steps(prepared: Prepared, diffusion: Diffusion, work: Work, per_column: flo
         needed = work.needed[iteration]
         rows = graph.nodes if needed is None else len(needed)
         last = iteration == prepared.request.iterations and needed is not None
-        if state is not None and not last and frontiers.stays_small(work.stream, state, variant.itemsize):
+        if state is not None and frontiers.stays_small(work.stream, state, variant.itemsize):
             clock, before = time.perf_counter(), anonymous_bytes()
             state = frontiers.advance_frontier(work.stream, state, pull, needed, variant.dtype == "bfloat16")
             grown = anonymous_bytes() - before

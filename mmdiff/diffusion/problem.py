@@ -55,7 +55,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
         if len(column) != graph.nodes:
             raise CountMismatch(f"{labels}: {len(column)} labels for {graph.nodes:,} nodes. Give one a node, -1 for none.")
         table, classes = encode(column, None, numbered=True, where=labels)
-        nodes, path = np.arange(graph.nodes), Path(labels.partition("::")[0])
+        nodes, path = _nodes_of_rows(graph), Path(labels.partition("::")[0])
         inputs["labels"] = fingerprint(path.name, [path])
         seen = {"labels": witness([path])}
     else:
@@ -78,6 +78,14 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
 
 def _input(artifact: Artifact) -> Json:
     return {"artifact": artifact.name, "object": artifact.id}
+
+
+def _nodes_of_rows(graph: Graph) -> NDArray[np.int64]:
+    """The nodes as users count them: the background in the order of its rows, then the others."""
+    nodes = np.arange(graph.nodes)
+    if graph.order is not None:
+        nodes[: len(graph.order)] = np.argsort(graph.order)
+    return nodes
 
 
 def _refuse_outdated(store: Store, artifact: Artifact) -> None:
@@ -121,13 +129,10 @@ def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:
     """The columns of the classes that a user lists, by number or name, all without a list; in the order of the table."""
     if chosen is None:
         return np.arange(len(classes))
-    listed = (
-        read_lines(Path(chosen))
-        if Path(chosen).is_file()
-        else [chosen]
-        if classes.find(chosen) is not None
-        else chosen.split(",")
-    )
+    if classes.find(chosen) is not None:
+        listed = [chosen]
+    else:
+        listed = read_lines(Path(chosen)) if _is_file(chosen) else chosen.split(",")
     found = []
     for wanted in filter(None, map(str.strip, listed)):
         column = classes.find(wanted)
@@ -136,6 +141,14 @@ def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:
             raise BadOption(f"--classes {wanted}: no seed has such a class. There are {len(classes)}: {known}, ...")
         found.append(column)
     return np.unique(np.array(found, np.int64))
+
+
+def _is_file(text: str) -> bool:
+    """Whether that is the name of a file; a long list of classes is none that a disk could have."""
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False
 
 
 def _seedless(classes: Classes, seeds: Seeds) -> list[str]:

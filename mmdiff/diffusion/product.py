@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.bfloat16 import keep, widen
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.diffusion.streaming import Block, Stream
+from mmdiff.diffusion.streaming import Block, Stream, weights_of
 from mmdiff.formats.errors import CountMismatch
 from mmdiff.graph.graph import Graph
 from mmdiff.jit import exact_kernel, prefetch_to_read
+from mmdiff.knn.half import decode as from_half
 
 _AHEAD = 16
 _LINE = 64
@@ -70,7 +71,7 @@ def multiply(
 ) -> int:
     """Row rows[i] of the product goes to out[places[i]]."""
     line = _LINE // source.itemsize
-    arrays = (graph.indptr, graph.indices, graph.weights, graph.scale)
+    arrays = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
     return _multiply(*arrays, source.reshape(-1), source.shape[1], line, rows, out, places, *pull.arguments())
 
 
@@ -113,8 +114,8 @@ def _multiply(
                 w2 = np.float32(1 + (indices[edge + 2] >> 31))
                 w3 = np.float32(1 + (indices[edge + 3] >> 31))
             else:
-                w0, w1 = np.float32(weights[edge]), np.float32(weights[edge + 1])
-                w2, w3 = np.float32(weights[edge + 2]), np.float32(weights[edge + 3])
+                w0, w1 = from_half(weights[edge]), from_half(weights[edge + 1])
+                w2, w3 = from_half(weights[edge + 2]), from_half(weights[edge + 3])
             b0 = np.int64(indices[edge] & column) * width
             b1 = np.int64(indices[edge + 1] & column) * width
             b2 = np.int64(indices[edge + 2] & column) * width
@@ -126,7 +127,7 @@ def _multiply(
                 sums[c] = (two + w2 * widen(s2[c])) + w3 * widen(s3[c])
             edge += 4
         while edge < end:
-            weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else np.float32(weights[edge])
+            weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else from_half(weights[edge])
             base = np.int64(indices[edge] & column) * width
             for c in range(width):
                 sums[c] += weight * widen(source[base + c])

@@ -65,10 +65,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class SomeRows:
-    """The rows that test points look at, and no others."""
+    """The rows that test points look at, and no others; float32 or the bits of bfloat16."""
 
     rows: NDArray[np.uint32]
-    values: NDArray[np.float32]
+    values: NDArray[Any]
 
     @property
     def width(self) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.mapping import is_mapped, release, request
 from mmdiff.graph.graph import Graph
+from mmdiff.knn.half import for_kernels
 from mmdiff.parallel import cores, in_order
 from mmdiff.progress import Advance
 
@@ -36,6 +37,11 @@ class Block:
     @property
     def places(self) -> Rows:
         return np.arange(self.first, self.first + len(self.rows))
+
+
+def weights_of(graph: Graph) -> NDArray[Any] | None:
+    """The weights of a graph as kernels take them: float16 as its bits."""
+    return None if graph.weights is None else for_kernels(graph.weights)
 
 
 class Stream:

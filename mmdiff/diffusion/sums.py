@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.needed import closures
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.diffusion.streaming import Block, Stream
+from mmdiff.diffusion.streaming import Block, Stream, weights_of
 from mmdiff.diffusion.variant import Variant
 from mmdiff.jit import kernel
+from mmdiff.knn.half import decode as from_half
 
 _MEASURED_EDGES = 1 << 24
 
@@ -67,7 +68,7 @@ def _transpose(
     graph = stream.graph
 
     def work(block: Block) -> None:
-        _dot(graph.indptr, graph.indices, graph.weights, vector, block.rows, out, alpha)
+        _dot(graph.indptr, graph.indices, weights_of(graph), vector, block.rows, out, alpha)
 
     for _ in stream.each(work, rows):
         pass
@@ -87,6 +88,6 @@ def _dot(
     for row in rows:
         total = 0.0
         for edge in range(indptr[row], indptr[row + 1]):
-            weight = np.float64(1 + (indices[edge] >> 31)) if weights is None else np.float64(weights[edge])
+            weight = np.float64(1 + (indices[edge] >> 31)) if weights is None else np.float64(from_half(weights[edge]))
             total += weight * vector[indices[edge] & column]
         out[row] = alpha * total
