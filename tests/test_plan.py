@@ -26,8 +26,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample of real descriptors, with its graph."""
     path = tmp_path_factory.mktemp("plan") / "store"
     import_descriptors(path, ImportRequest([str(SAMPLE / "background.npy")], "background"))
-    for role, labels in (("seeds", "seed_labels.npy"), ("test", "test_labels.npy")):
-        import_descriptors(path, ImportRequest([str(SAMPLE / f"{role}.npy")], role, labels=str(SAMPLE / labels)))
+    import_descriptors(path, ImportRequest([str(SAMPLE / "seeds.npy")], "seeds", labels=str(SAMPLE / "seed_labels.npy")))
+    import_descriptors(path, ImportRequest([str(SAMPLE / "test.npy")], "test", labels=str(SAMPLE / "test_labels.npy")))
     build_graph(path, BuildRequest(k=10))
     return path
 

@@ -128,22 +128,32 @@ def _multiply(
             edge += 4
         while edge < end:
             weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else from_half(weights[edge])
-            base = np.int64(indices[edge] & column) * width
+            if edge + _AHEAD < last:
+                base = np.int64(indices[edge + _AHEAD] & column) * width
+                for at in range(0, min(width, _LINES * line), line):
+                    prefetch_to_read(source, base + at)
+            b0 = np.int64(indices[edge] & column) * width
+            # A slice, whose places cannot be negative: only so is the loop done eight columns at a time.
+            s0 = source[b0 : b0 + width]
             for c in range(width):
-                sums[c] += weight * widen(source[base + c])
+                sums[c] += weight * widen(s0[c])
             edge += 1
         factor = scale[i] * alpha
         for c in range(width):
             sums[c] *= factor
-        if seed < len(seeds) and seeds[seed] < i:
-            seed = np.searchsorted(seeds, i)
-        if share > 0 and seed < len(seeds) and seeds[seed] == i:
-            if reset:
-                sums[:] = 0
-            for entry in range(seed_offsets[seed], seed_offsets[seed + 1]):
-                sums[seed_columns[entry]] += share * seed_values[seed]
+        if share > 0:
+            while seed < len(seeds) and seeds[seed] < i:
+                seed += 1
+            if seed < len(seeds) and seeds[seed] == i:
+                if reset:
+                    sums[:] = 0
+                for entry in range(seed_offsets[seed], seed_offsets[seed + 1]):
+                    sums[seed_columns[entry]] += share * seed_values[seed]
         place = places[r]
+        # Counted in 32 bits, which the processor adds eight at a time.
+        own = np.int32(0)
         for c in range(width):
-            nonzero += sums[c] != 0
+            own += np.int32(sums[c] != 0)
             keep(out, place, c, sums[c])
+        nonzero += own
     return nonzero
