@@ -2,7 +2,24 @@
 
 import typer
 
-from mmdiff.cli import build_graph, diffuse, doctor, export, gc, import_graph, importing, inspect, verify
+from mmdiff.cli import (
+    build_graph,
+    diffuse,
+    doctor,
+    evaluate,
+    experiment,
+    explain,
+    export,
+    fuse,
+    gc,
+    import_graph,
+    importing,
+    inspect,
+    logreg,
+    plan,
+    report,
+    verify,
+)
 from mmdiff.cli.errors import Commands
 
 app = typer.Typer(
@@ -17,6 +34,13 @@ app.command("import")(importing.command)
 app.command("build-graph")(build_graph.command)
 app.command("import-graph")(import_graph.command)
 app.command("diffuse")(diffuse.command)
+app.add_typer(plan.app, name="plan")
+app.command("logreg")(logreg.command)
+app.command("fuse")(fuse.command)
+app.command("evaluate")(evaluate.command)
+app.add_typer(experiment.app, name="experiment")
+app.command("explain")(explain.command)
+app.command("report")(report.command)
 app.command("inspect")(inspect.command)
 app.command("verify")(verify.command)
 app.command("export")(export.command)

@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.store import Artifact
+from mmdiff.formats.tensors import tensor_shapes
 
 Finding = tuple[str, str]
 
 _BLOCK = 1 << 20
+
+# The columns of the planes of a report: hits, and how many entries of L are not zero.
+_REPORT_COLUMNS = 6
 
 # What stands for no neighbour in a list, and the bits of an index that are the column.
 _NONE, _COLUMN = 0xFFFFFFFF, 0x7FFFFFFF
@@ -158,6 +163,40 @@ def _check_scores(artifact: Artifact) -> Iterator[Finding]:
             yield name, f"of shape {artifact.spec(name).shape}; expected {expected}"
     if "top_classes" in artifact:
         yield from _check_range(artifact, "top_classes", -1, classes)
+
+
+def _check_logreg(artifact: Artifact) -> Iterator[Finding]:
+    classes, width = _class_count(artifact), artifact.manifest.facts.get("width")
+    yield from _check_strings(artifact, "class_names", classes)
+    expected = {"weight": ("F32", (classes, width)), "bias": ("F32", (classes,)), "class_numbers": ("I64", (classes,))}
+    try:
+        found = tensor_shapes(artifact.array("safetensors").tobytes())
+    except UnreadableSource:
+        found = {}
+    if found != expected:
+        yield "safetensors", f"not a file of tensors {', '.join(expected)} for {classes} classes and {width} values"
+
+
+def _check_report(artifact: Artifact) -> Iterator[Finding]:
+    planes, offsets = artifact.array("planes"), artifact.array("offsets")
+    if artifact.spec("planes").shape[1] != _REPORT_COLUMNS:
+        yield "planes", f"{artifact.spec('planes').shape[1]} columns; expected {_REPORT_COLUMNS}"
+        return
+    wrong = list(_check_offsets("offsets", offsets, len(planes)))
+    yield from wrong
+    cells, draws = len(offsets) - 1, artifact.manifest.parameters.get("draws")
+    if artifact.spec("keys").shape[0] != cells:
+        yield "keys", f"{artifact.spec('keys').shape[0]} keys for {cells} cells"
+    lines = artifact.manifest.facts.get("lines")
+    if not isinstance(lines, list) or not isinstance(draws, int):
+        yield "planes", "the manifest does not say which lines and draws there are"
+        return
+    for number, line in enumerate(lines if not wrong else ()):
+        first, length = line["first_cell"], len(line["planes"])
+        own = offsets[first : first + draws + 1]
+        if len(own) != draws + 1 or (np.diff(own) != length).any():
+            yield "offsets", f"line {number}: not {draws} cells of {length} planes from cell {first} on"
+            return
 
 
 def _check_columns(indptr: NDArray[Any], indices: NDArray[Any]) -> Iterator[Finding]:
@@ -302,5 +341,21 @@ KINDS: dict[tuple[str, int], Kind] = {
             "top_scores": ArrayRule(("float32",), (2,)),
         },
         _check_scores,
+    ),
+    ("logreg", 1): Kind(
+        {
+            "safetensors": ArrayRule(("uint8",), required=True),
+            "class_numbers": ArrayRule(("int64",), required=True),
+            **_strings("class_names"),
+        },
+        _check_logreg,
+    ),
+    ("report", 1): Kind(
+        {
+            "planes": ArrayRule(("int64",), (2,), required=True),
+            "offsets": ArrayRule(("int64",), required=True),
+            "keys": ArrayRule(("uint8",), (2,), required=True),
+        },
+        _check_report,
     ),
 }

@@ -155,5 +155,5 @@ def _multiply(
         for c in range(width):
             own += np.int32(sums[c] != 0)
             keep(out, place, c, sums[c])
-        nonzero += own
+        nonzero += int(own)
     return nonzero

@@ -1,0 +1,194 @@
+"""The config of an experiment: which data, which groups of classes, how many seeds and draws, which backgrounds and methods.
+
+It is read as a whole before anything is computed (`docs/experiments.md` says how to write one).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mmdiff.experiment.checking import Table, nearest, text, whole
+from mmdiff.experiment.methods import Method, read_methods
+from mmdiff.formats.errors import UnreadableSource
+from mmdiff.formats.manifest import Json
+from mmdiff.formats.sources.spec import split_spec
+from mmdiff.formats.store import is_name
+
+Group = Literal["validation", "test"]
+GROUPS: tuple[Group, ...] = ("validation", "test")
+BACKGROUNDS = ("none", "in-domain", "out-of-domain")
+DEFAULT_DIMS = 256
+
+_FILES = ("train", "train_labels", "test", "test_labels")
+
+
+@dataclass(frozen=True)
+class Background:
+    """What labels spread over beside the seeds; `size` is how many images of an out-of-domain one, None for all."""
+
+    kind: str
+    size: int | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.size is None else f"{self.kind}:{self.size}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The classes of a group, by their numbers."""
+
+    base: tuple[int, ...]
+    novel: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Config:
+    """An experiment as a whole. `files` are paths of the data by their role, `split` among them where it is a file."""
+
+    name: str
+    files: dict[str, str]
+    groups: dict[Group, Split]
+    out_of_domain: tuple[int, ...]
+    ns: tuple[int, ...]
+    draws: int
+    seed: int
+    dims: int
+    backgrounds: tuple[Background, ...]
+    methods: tuple[Method, ...]
+
+    def parameters(self) -> Json:
+        """What was asked for, without the paths of files."""
+        return {
+            "name": self.name,
+            "groups": {group: {"base": list(split.base), "novel": list(split.novel)} for group, split in self.groups.items()},
+            "out_of_domain": list(self.out_of_domain),
+            "n": list(self.ns),
+            "draws": self.draws,
+            "seed": self.seed,
+            "dims": self.dims,
+            "backgrounds": [str(background) for background in self.backgrounds],
+            "methods": [method.given for method in self.methods],
+        }
+
+    @property
+    def most_neighbors(self) -> int:
+        """The largest k that a diffusion asks for: lists of fewer are the beginning of it."""
+        settings = [setting for method in self.methods for setting in method.settings if method.kind == "diffusion"]
+        return max((options["k"] for setting in settings for options in setting.candidates), default=0)
+
+
+def read_config(path: Path) -> Config:
+    """The config in a TOML file; paths in it are relative to its folder."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UnreadableSource(
+            f"{path}: no such file. Name the config of an experiment (docs/experiments/ has some)."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise UnreadableSource(f"{path}: not readable as TOML ({error}). Correct it there.") from None
+    table = Table(path.name, values)
+    table.refuse_unknown(("name", "n", "draws", "seed", "dims", "backgrounds", "data", "groups", "methods"))
+    name = table.get("name", text, "the name of the report", path.stem)
+    if not is_name(f"reports/{name}"):
+        table.refuse(f"name = {name!r}: expected letters, digits, _ and -, beginning with a letter or digit.")
+    files = _files(path, table.table("data"))
+    splits = _split_file(files.get("split"))
+    groups, out_of_domain = _groups(table, splits, files.get("split"))
+    backgrounds = _backgrounds(table, bool(out_of_domain))
+    return Config(
+        name,
+        files,
+        groups,
+        out_of_domain,
+        tuple(table.each("n", whole(1), "how many seeds each novel class has")),
+        table.get("draws", whole(1), "how often seeds are drawn", 5),
+        table.get("seed", whole(0), "a whole number of at least 0", 0),
+        table.get("dims", whole(1), "a whole number of at least 1", DEFAULT_DIMS),
+        backgrounds,
+        read_methods(table),
+    )
+
+
+def _files(path: Path, table: Table) -> dict[str, str]:
+    """The files of the data, as the readers of `mmdiff import` take them."""
+    table.refuse_unknown((*_FILES, "split"))
+    files = {key: table.get(key, text, "the path of a file") for key in _FILES}
+    if "split" in table:
+        files["split"] = table.get("split", text, "the path of a JSON file")
+    found = {key: str(path.parent / file) for key, file in files.items()}
+    for key, file in found.items():
+        if not split_spec(file)[0].exists():
+            table.refuse(f"{key} = {files[key]!r}: no such file. Paths are relative to {path.parent.resolve()}.")
+    return found
+
+
+def _split_file(file: str | None) -> Json:
+    """The lists of classes in a JSON file."""
+    if file is None:
+        return {}
+    try:
+        found = json.loads(Path(file).read_text())
+    except (ValueError, OSError) as error:
+        raise UnreadableSource(f"{file}: not readable as JSON ({error}). Correct it there.") from None
+    if not isinstance(found, dict):
+        raise UnreadableSource(f"{file}: a {type(found).__name__}, expected an object of lists of classes. Write it so.")
+    return found
+
+
+def _groups(config: Table, splits: Json, file: str | None) -> tuple[dict[Group, Split], tuple[int, ...]]:
+    table = config.table("groups")
+    table.refuse_unknown((*GROUPS, "out_of_domain"))
+    groups: dict[Group, Split] = {}
+    for group in GROUPS:
+        if group not in table:
+            continue
+        own = table.table(group)
+        own.where = f"{config.where}, [groups.{group}]"
+        own.refuse_unknown(("base", "novel"))
+        base, novel = (_classes(own, key, splits, file) for key in ("base", "novel"))
+        both = set(base) & set(novel)
+        if both:
+            own.refuse(f"class {min(both)} is both base and novel. Leave it out of one of them.")
+        groups[group] = Split(base, novel)
+    if "validation" not in groups:
+        table.refuse("[groups.validation] is missing: hyper-parameters are chosen there. Add it, with base and novel.")
+    return groups, _classes(table, "out_of_domain", splits, file) if "out_of_domain" in table else ()
+
+
+def _classes(table: Table, key: str, splits: Json, file: str | None) -> tuple[int, ...]:
+    """Classes as a list of numbers, or as a key of the split file."""
+    raw = table.get(
+        key, lambda value: value if isinstance(value, str | list) else None, "a list of classes, or a key of data.split"
+    )
+    if isinstance(raw, str):
+        if file is None:
+            table.refuse(f"{key} = {raw!r}: there is no [data] split to look it up in. Add it, or list class numbers.")
+        if raw not in splits:
+            near = nearest(raw, list(splits))
+            table.refuse(f"{key} = {raw!r}: not in {Path(file).name}.{near} It has: {', '.join(splits)}.")
+        raw = splits[raw]
+    if not isinstance(raw, list) or not raw or not all(type(number) is int and number >= 0 for number in raw):
+        table.refuse(f"{key}: expected a list of class numbers from 0 on, found {str(raw)[:60]}.")
+    return tuple(sorted(set(raw)))
+
+
+def _backgrounds(table: Table, has_out_of_domain: bool) -> tuple[Background, ...]:
+    expected = "one of none, in-domain, out-of-domain, out-of-domain:SIZE"
+    found = table.each("backgrounds", _background, expected) if "backgrounds" in table else [Background("none")]
+    if any(background.kind == "out-of-domain" for background in found) and not has_out_of_domain:
+        table.refuse("backgrounds: out-of-domain ones need their classes. Add out_of_domain to [groups].")
+    return tuple(found)
+
+
+def _background(raw: Any) -> Background | None:
+    if not isinstance(raw, str):
+        return None
+    kind, colon, size = raw.partition(":")
+    if kind not in BACKGROUNDS or (colon and (kind != "out-of-domain" or not size.isdecimal() or int(size) < 1)):
+        return None
+    return Background(kind, int(size) if colon else None)

@@ -1,0 +1,146 @@
+"""`mmdiff experiment run`: the cells of a config -> reports/NAME.
+
+A cell is kept as soon as it is finished. A run that is interrupted finds its cells again, and any run finds those that another
+report of the store has: the same data, draw and options are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmdiff.experiment.cells import DATA, Cell, Result
+from mmdiff.experiment.computing import Computing
+from mmdiff.experiment.config import Config, Group, read_config
+from mmdiff.experiment.grid import Grid
+from mmdiff.experiment.protocol import Data, Protocol
+from mmdiff.formats.errors import StoreError
+from mmdiff.formats.manifest import Json, Recipe
+from mmdiff.formats.publish import Draft, Publication
+from mmdiff.formats.store import Artifact, Store
+from mmdiff.progress import Advance, Progress, silent
+from mmdiff.runs import Run
+
+KIND, SCHEMA = "report", 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The report. `found` cells were there: of a run that was interrupted, or of another report."""
+
+    artifact: Artifact
+    reused: bool
+    found: int
+    seconds: float
+
+    def summary(self) -> Json:
+        return {
+            "artifact": self.artifact.name,
+            "object": self.artifact.id,
+            "reused": self.reused,
+            "cells": self.artifact.spec("keys").shape[0],
+            "cells_found": self.found,
+            "seconds": round(self.seconds, 3),
+            "parameters": self.artifact.manifest.parameters,
+            "facts": self.artifact.manifest.facts,
+        }
+
+
+def run_experiment(path: Path, config_file: Path, command: str, progress: Progress = silent) -> Outcome:
+    """Computes the cells that are not there yet, and publishes all of them as one report."""
+    run = Run(command)
+    config = read_config(config_file)
+    data = Data.read(config)
+    protocols = {group: Protocol.of(data, config, group) for group in config.groups}
+    name = f"reports/{config.name}"
+    recipe = Recipe(KIND, SCHEMA, config.parameters(), data.prints, data.witness)
+    with Publication(path, [name], command) as publication:
+        artifact = publication.find(recipe)
+        reused, found = artifact is not None, 0
+        if artifact is None:
+            draft = publication.draft(name, recipe)
+            keeping = Keeping(draft, config, data.prints, protocols, dict(_published(publication.store, data.witness)))
+            facts, seconds = _write(draft, keeping, progress)
+            found = keeping.found
+            artifact = publication.publish(draft, facts, run.record(cell_seconds=seconds, cells_found=found))
+        publication.link({name: artifact})
+        return Outcome(publication.store.open_artifact(name), reused, found, run.seconds)
+
+
+@dataclass
+class Keeping:
+    """Finds cells that were computed before, computes the others, and keeps them."""
+
+    draft: Draft
+    config: Config
+    prints: Json
+    protocols: dict[Group, Protocol]
+    published: dict[str, Result]
+    found: int = 0
+    advance: Advance = lambda _: None
+    _computing: dict[Group, Computing] = field(default_factory=dict)
+
+    def compute(self, cell: Cell) -> tuple[str, Result]:
+        key = cell.key(self.config, self.prints)
+        kept = self.draft.kept(key)
+        result = Result.from_json(kept) if kept is not None else self.published.get(key)
+        if result is None:
+            result = self._of(cell.group).result(cell)
+            self.draft.keep(key, result.to_json())
+        else:
+            self.found += 1
+        self.advance(1)
+        return key, result
+
+    def _of(self, group: Group) -> Computing:
+        """What computes the cells of a group; that of the group before is let go with all that it made."""
+        if group not in self._computing:
+            self._computing.clear()
+            self._computing[group] = Computing(self.protocols[group], self.config.dims, self.config.most_neighbors)
+        return self._computing[group]
+
+
+def _write(draft: Draft, keeping: Keeping, progress: Progress) -> tuple[Json, list[float]]:
+    """Writes the arrays; returns the facts, and the seconds of each cell."""
+    tests = {group: (len(protocol.tests), int(protocol.tests_are_novel.sum())) for group, protocol in keeping.protocols.items()}
+    grid = Grid(keeping.config, tests, keeping.compute)
+    lines: list[Json] = []
+    results: list[Result] = []
+    keys: list[str] = []
+    with progress(f"experiment {keeping.config.name}", grid.cells, "cells") as advance:
+        keeping.advance = advance
+        for series, choice in grid.series():
+            lines.append(series.line(choice, len(keys)))
+            results.extend(series.results)
+            keys.extend(series.keys)
+    draft.values("planes", np.concatenate([result.planes for result in results]))
+    draft.values("offsets", np.cumsum([0, *(len(result.planes) for result in results)]))
+    draft.values("keys", np.frombuffer(bytes.fromhex("".join(keys)), np.uint8).reshape(len(keys), -1))
+    counts: Any = {group: {"all": points, "novel": novel} for group, (points, novel) in tests.items()}
+    return {"tests": counts, "lines": lines}, [round(result.seconds, 4) for result in results]
+
+
+def _published(store: Store, witness: Json) -> Iterator[tuple[str, Result]]:
+    """The cells of all reports of a store that were made from the files as they are now.
+
+    The keys of cells have digests of samples of large files; that nothing changed between the samples, the witness says. A
+    report that is damaged is no reason not to make another.
+    """
+    for name in store.names() if store.path.is_dir() else ():
+        if name.startswith("reports/"):
+            with suppress(StoreError, KeyError):
+                artifact = store.open_artifact(name)
+                same = all(artifact.run["witness"][role] == witness[role] for role in DATA)
+                if same and (artifact.manifest.kind, artifact.manifest.schema) == (KIND, SCHEMA):
+                    yield from _cells_of(artifact)
+
+
+def _cells_of(artifact: Artifact) -> Iterator[tuple[str, Result]]:
+    planes, offsets, keys = (artifact.array(name) for name in ("planes", "offsets", "keys"))
+    for cell, seconds in enumerate(artifact.run["cell_seconds"]):
+        yield keys[cell].tobytes().hex(), Result(np.array(planes[offsets[cell] : offsets[cell + 1]]), seconds)
