@@ -94,11 +94,9 @@ def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
     store = stores.generated(folder, rows)
     found = _end_to_end(store, rows)
     found += _cold(store)
-    shutil.rmtree(store)
-    found += _sklearn(folder)
-    found += _bfloat16(folder)
     found += _plans(folder, [rows // 10, rows // 2, rows])
-    return found
+    found += _sklearn(folder)
+    return found + _bfloat16(folder)
 
 
 def diffuse(store: Path, *options: str) -> Watched:
@@ -158,10 +156,9 @@ def _iterations(run: Watched) -> float:
 
 def _sklearn(folder: Path) -> list[Figure]:
     """scikit-learn's propagation loop, given the same graph: rows normalised, seeds set back, as many iterations."""
-    store = stores.generated(folder, 200_000, classes=100, tests=1000)
+    store = stores.generated(folder / "sklearn", 200_000, classes=100, tests=1000)
     ours = best_of(RUNS, lambda: watch([sys.executable, "-c", _OURS, store, str(T)]))
     theirs = best_of(2, lambda: watch([sys.executable, "-c", _SKLEARN, store, str(T)]))
-    shutil.rmtree(store)
     seconds = [json.loads(run.output)["seconds"] for run in (ours, theirs)]
     what = f"--eta row --reset-seeds, 200k nodes x 100 classes, T = {T}"
     return [
@@ -180,7 +177,6 @@ def _bfloat16(folder: Path) -> list[Figure]:
         subprocess.run([PROGRAM, "diffuse", "--dtype", dtype, "--name", dtype, "--store", store], check=True, stdout=sys.stderr)
         best.append(_five_best(store, dtype))
     same = 100 * float(np.mean([set(a) == set(b) for a, b in zip(*best, strict=True)]))
-    shutil.rmtree(store)
     return [Figure("diffuse_bfloat16", "same five best classes with bfloat16, Tiny ImageNet", same, "float32", 100, "%")]
 
 
@@ -206,5 +202,4 @@ def _plans(folder: Path, sizes: Sequence[int]) -> list[Figure]:
             Figure(f"plan_memory_{rows}", f"{title}, memory", plan["memory"] / 1e6, "measured", real.megabytes, "MB", False),
             Figure(f"plan_disk_{rows}", f"{title}, disk", plan["artifact"] / 1e6, "measured", written / 1e6, "MB", False),
         ]
-        shutil.rmtree(store)
     return found

@@ -18,8 +18,11 @@ def mmdiff(store: Path, *arguments: str | Path) -> None:
 
 
 def generated(folder: Path, rows: int, classes: int = 500, per_class: int = 2, tests: int = 10_000, k: int = 30) -> Path:
-    """Descriptors as `generate` makes them: a background, labelled seeds and test points, and their graph."""
+    """Descriptors as `generate` makes them: a background, labelled seeds and test points, and their graph. Made once."""
     store = folder / f"generated-{rows}"
+    if (store / "graph" / "W").exists():
+        return store
+    folder.mkdir(exist_ok=True)
     counts = {"background": rows, "seeds": classes * per_class, "test": tests}
     for number, (role, count) in enumerate(counts.items()):
         generate(folder / f"{role}.npy", count, number)
@@ -38,6 +41,8 @@ def tiny(folder: Path, seeds_per_class: int = 10, k: int = 30) -> Path | None:
     if not TINY.is_dir():
         return None
     store = folder / "tiny"
+    if (store / "graph" / "W").exists():
+        return store
     features, labels = np.load(TINY / "train_features.npy"), np.load(TINY / "train_labels.npy")
     draw = np.random.default_rng(0)
     chosen = np.concatenate(

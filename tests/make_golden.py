@@ -22,6 +22,7 @@ from mmdiff.classify.stage import Request as LogregRequest
 from mmdiff.classify.stage import logreg
 from mmdiff.diffusion.stage import Request as DiffuseRequest
 from mmdiff.diffusion.stage import diffuse
+from mmdiff.experiment.stage import run_experiment
 from mmdiff.importing.stage import Request, import_descriptors
 
 GOLDEN = Path(__file__).parent / "golden" / "store-1"
@@ -32,6 +33,7 @@ TEST_LABELS = (0, 2, -1, 7, 1)
 K = 3
 LOGREG_ITERATIONS = 20
 DIFFUSION_ITERATIONS = 2
+IMAGES, EXPERIMENT_TESTS, CLASSES, DRAWS = 32, 12, 4, 2
 NODES = BACKGROUND_ROWS - len(BAD_ROWS) + SEED_ROWS
 
 
@@ -45,6 +47,25 @@ def golden_rows(count: int, shift: int) -> NDArray[np.float32]:
 def diffusion(folder: Path) -> DiffuseRequest:
     """In two batches, with the best classes of the background."""
     return DiffuseRequest(iterations=DIFFUSION_ITERATIONS, cols_per_batch=2, predict_nodes=folder / "predictions.parquet")
+
+
+def experiment(folder: Path) -> Path:
+    """Two base and two novel classes; image i is of class i modulo their number."""
+    np.save(folder / "train.npy", golden_rows(IMAGES, 3))
+    np.save(folder / "train_labels.npy", np.arange(IMAGES) % CLASSES)
+    np.save(folder / "tests.npy", golden_rows(EXPERIMENT_TESTS, 5))
+    np.save(folder / "tests_labels.npy", np.arange(EXPERIMENT_TESTS) % CLASSES)
+    config = folder / "golden.toml"
+    config.write_text(f"""
+n = [1, 2]
+draws = {DRAWS}
+dims = {DIMS}
+backgrounds = ["none", "in-domain"]
+data = {{train = "train.npy", train_labels = "train_labels.npy", test = "tests.npy", test_labels = "tests_labels.npy"}}
+groups = {{validation = {{base = [0, 1], novel = [2, 3]}}}}
+methods = [{{name = "diffusion", kind = "diffusion", k = {K}, iterations = {DIFFUSION_ITERATIONS}}}]
+""")
+    return config
 
 
 def main() -> None:
@@ -70,6 +91,7 @@ def main() -> None:
         build_graph(GOLDEN, BuildRequest(k=K, index="flat"))
         logreg(GOLDEN, LogregRequest(iterations=LOGREG_ITERATIONS, device="cpu"))
         diffuse(GOLDEN, diffusion(files))
+        run_experiment(GOLDEN, experiment(files), "mmdiff experiment run golden.toml")
     sys.stdout.write(f"{GOLDEN}\n")
 
 

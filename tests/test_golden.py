@@ -20,6 +20,7 @@ from tests.make_golden import (
     BAD_ROWS,
     DIFFUSION_ITERATIONS,
     DIMS,
+    DRAWS,
     GOLDEN,
     NODES,
     SEED_LABELS,
@@ -34,7 +35,7 @@ KEPT = [row for row in range(BACKGROUND_ROWS) if row not in BAD_ROWS]
 NAMES = (
     *("descriptors/background", "descriptors/seeds", "descriptors/test", "models/pca"),
     *("models/cells", "knn/BB", "knn/W0", "knn/test", "graph/W"),
-    *("models/logreg", "scores/logreg", "scores/diffusion"),
+    *("models/logreg", "scores/logreg", "scores/diffusion", "reports/golden"),
 )
 
 
@@ -151,6 +152,18 @@ def test_vectors_are_what_the_specification_says(name: str, rows: int, shift: in
     vectors = plain.array(GOLDEN, name, "vectors")
     np.testing.assert_allclose(vectors, expected, atol=1e-6 if vectors.dtype == np.float32 else 1e-3)
     np.testing.assert_allclose(components @ components.T, np.eye(DIMS), atol=1e-6)
+
+
+def test_report_reads_without_mmdiff() -> None:
+    planes, offsets, keys = (plain.array(GOLDEN, "reports/golden", array) for array in ("planes", "offsets", "keys"))
+    facts = plain.manifest(GOLDEN, "reports/golden")["facts"]
+    assert len(keys) == len(offsets) - 1 == len(facts["lines"]) * DRAWS
+    for line in facts["lines"]:
+        cells = range(line["first_cell"], line["first_cell"] + DRAWS)
+        top5 = np.array([planes[offsets[cell] : offsets[cell + 1], 1] for cell in cells]) / facts["tests"]["validation"]["all"]
+        assert len(line["planes"]) == DIFFUSION_ITERATIONS + 1
+        np.testing.assert_allclose(line["mean"]["top5"], top5.mean(axis=0), atol=1e-6)
+        np.testing.assert_allclose(line["std"]["top5"], top5.std(axis=0, ddof=1), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
