@@ -24,7 +24,7 @@ from benchmarks import stores
 from benchmarks.measure import Figure
 
 COLUMNS = 96
-RUNS = 5
+RUNS = 4
 
 
 def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
@@ -65,9 +65,10 @@ def _compare(title: str, times: Any) -> list[Figure]:
     if "mkl" in ours:
         found.append(figure("cells_original", "cell order", cell["mmdiff"], "mkl, original order", ours["mkl"]))
         found.append(figure("cells_mkl", "cell order", cell["mmdiff"], "mkl, same order", cell["mkl"]))
-    for order in ("original", "cells"):
-        name = f"{order} order, bfloat16"
-        found.append(figure(f"bfloat16_{order}", name, times[order]["bfloat16"], "float32", times[order]["mmdiff"]))
+    for order, name in (("original", "original order"), ("cells", "cell order")):
+        found.append(
+            figure(f"bfloat16_{order}", f"{name}, bfloat16", times[order]["bfloat16"], "float32", times[order]["mmdiff"])
+        )
     gathered = edges * COLUMNS * 4 / cell["mmdiff"] / 1e9
     name = f"spmm_{title.split()[0]}_gathered"
     found.append(Figure(name, f"{what}, cell order, rows gathered", gathered, "memory copy", times["copy"], "GB/s"))
