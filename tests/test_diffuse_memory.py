@@ -49,7 +49,7 @@ def run(folder: Path, *options: str) -> tuple[int, str, str, int]:
 CASES: dict[str, tuple[int, tuple[str, ...]]] = {
     "auto": (700, ("--cols-per-batch", "auto")),
     "a buffer on disk": (640, ("--cols-per-batch", "160")),
-    "a buffer on disk and no shortcuts": (560, ("--cols-per-batch", "80", "--plain")),
+    "a buffer on disk and no shortcuts": (460, ("--cols-per-batch", "80", "--plain")),
     "bfloat16": (640, ("--cols-per-batch", "auto", "--dtype", "bfloat16")),
     "coupled classes": (1200, ("--cols-per-batch", "auto", "--eta", "row")),
 }
