@@ -1,6 +1,6 @@
 """Kills a stage (an import, building a graph, a diffusion) at every step that changes the disk, and looks at what is left.
 
-`python -m tests.killing SCENARIO MOMENT DIR`, in an interpreter of its own with BLAS on one thread, so that forking is safe.
+`python -m tests.killing SCENARIO MOMENT DIR EVERY`, in an interpreter of its own with BLAS on one thread, so that forking is safe.
 Prints the number of kills by system call.
 """
 
@@ -142,7 +142,7 @@ def look(store: Path, allowed: dict[str, set[str]]) -> None:
     assert not found, found
 
 
-def main(scenario: str, moment: str, folder: Path) -> None:
+def main(scenario: str, moment: str, folder: Path, every: int) -> None:
     inputs = make_inputs(folder / "inputs")
     # Hundreds of children: what the parent has looked up and compiled, they need not.
     setattr(runs, "version", functools.cache(metadata.version))  # noqa: B010
@@ -182,7 +182,7 @@ def main(scenario: str, moment: str, folder: Path) -> None:
     expected = tree(reference, with_runs=False)
     gc.freeze()
     kills: Counter[str] = Counter()
-    for step in itertools.count():
+    for step in itertools.count(0, every):
         shutil.rmtree(store, ignore_errors=True)
         if first:
             shutil.copytree(start, store, symlinks=True)
@@ -204,4 +204,4 @@ if __name__ == "__main__":
     partition.CELL_ROWS, background.BLOCK_ROWS = 100, 256
     keeping.KEEP_SECONDS = 0
     with chunks_of(SMALL_CHUNKS):
-        main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+        main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
