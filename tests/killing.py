@@ -1,6 +1,6 @@
 """Kills a stage (an import, building a graph, a diffusion) at every step that changes the disk, and looks at what is left.
 
-`python -m tests.killing SCENARIO MOMENT DIR EVERY`, in an interpreter of its own; BLAS on one thread, so that forking is safe.
+`python -m tests.killing SCENARIO MOMENT DIR [EVERY]`, in an interpreter of its own; BLAS on one thread, so that forking is safe.
 Prints the number of kills by system call.
 """
 
@@ -204,4 +204,4 @@ if __name__ == "__main__":
     partition.CELL_ROWS, background.BLOCK_ROWS = 100, 256
     keeping.KEEP_SECONDS = 0
     with chunks_of(SMALL_CHUNKS):
-        main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
+        main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else 1)
