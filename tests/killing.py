@@ -1,6 +1,6 @@
 """Kills a stage (an import, building a graph, a diffusion) at every step that changes the disk, and looks at what is left.
 
-`python -m tests.killing SCENARIO MOMENT DIR [EVERY]`, in an interpreter of its own; BLAS on one thread, so that forking is safe.
+`python -m tests.killing SCENARIO MOMENT DIR [EVERY]`, in an interpreter of its own with BLAS on one thread: forking is safe so.
 Prints the number of kills by system call.
 """
 
