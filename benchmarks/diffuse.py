@@ -55,7 +55,6 @@ from sklearn.semi_supervised import LabelPropagation
 warnings.simplefilter("ignore")
 store = Store.open(Path(sys.argv[1]))
 graph = Graph.open(sys.argv[1])
-A = graph.to_scipy(normalized=False)
 seeds = store.open_artifact("descriptors/seeds").array("labels")
 labels = np.full(graph.nodes, -1)
 labels[store.open_artifact("graph/W").manifest.facts["background"] :][: len(seeds)] = seeds
@@ -127,7 +126,7 @@ def _end_to_end(store: Path, rows: int) -> list[Figure]:
 
 
 def _cold(store: Path) -> list[Figure]:
-    """W is not in the page cache, and four times larger than what --memory would leave for it; against all of it in memory."""
+    """W is not in the page cache, against all of it there."""
     size = sum(path.stat().st_size for path in _chunks(store))
     options = ["--plain", "--cols-per-batch", "96", "--memory", "1500M", "--classes", ",".join(map(str, range(96)))]
     warm = best_of(RUNS, lambda: diffuse(store, *options))

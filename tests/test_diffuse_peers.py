@@ -40,7 +40,7 @@ def affinity(nodes: int, seed: int) -> NDArray[np.float64]:
 @pytest.mark.parametrize("in_store", [False, True])
 def test_symmetric_graph_and_alpha_give_the_label_spreading_of_scikit_learn(tmp_path: Path, seed: int, in_store: bool) -> None:
     semi_supervised = pytest.importorskip("sklearn.semi_supervised", reason="scikit-learn is not installed")
-    exceptions = pytest.importorskip("sklearn.exceptions")
+    exceptions = pytest.importorskip("sklearn.exceptions", reason="scikit-learn is not installed")
     nodes, iterations = 200, 6
     A, draw = affinity(nodes, seed), np.random.default_rng(seed)
     labels = np.where(draw.random(nodes) < 0.1, draw.integers(0, 4, nodes), -1)

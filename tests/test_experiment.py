@@ -280,7 +280,7 @@ def test_every_variant_of_the_diffusion_runs(quick_folder: Path, options: dict[s
 
 
 def test_fusion_at_its_ends_is_the_regression_and_the_diffusion(quick_folder: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="torch is not installed")
     outcome = run(quick_folder, small_config(methods=[DIFFUSION, LOGREG, FUSION]))
     artifact = outcome.artifact
     planes, offsets = artifact.array("planes"), artifact.array("offsets")
@@ -302,14 +302,14 @@ def test_fusion_at_its_ends_is_the_regression_and_the_diffusion(quick_folder: Pa
 
 
 def test_runs_with_a_regression_come_out_the_same(quick_folder: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="torch is not installed")
     config = small_config(backgrounds=["none"], methods=[DIFFUSION, LOGREG, FUSION])
     one, other = (run(quick_folder, config, store) for store in ("one", "other"))
     assert one.artifact.id == other.artifact.id
 
 
 def test_prior_of_a_regression(quick_folder: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="torch is not installed")
     methods = [DIFFUSION | {"eta": "prior", "prior": "logreg", "prior_power": [0.0, 1.0]}, DIFFUSION | {"name": "plain"}]
     lines = run(quick_folder, small_config(n=[2], backgrounds=["in-domain"], methods=methods)).artifact.manifest.facts["lines"]
     flat, peaked, plain = (line["mean"] for line in lines if line["group"] == "validation")

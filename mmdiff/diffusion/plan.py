@@ -92,7 +92,7 @@ def plan_diffuse(path: Path, request: Request) -> Plan:
         work = diffusion.work()
         per_column = _time_per_edge_and_column(stream, needs.width)
         if variant.coupled:
-            steps = list(_coupled_steps(prepared, work, per_column, path))
+            steps = list(_coupled_steps(prepared, per_column, path))
         else:
             steps = list(_steps(prepared, diffusion, work, per_column))
         around = _sums_seconds(diffusion, work)
@@ -161,7 +161,7 @@ def _steps(prepared: Prepared, diffusion: Diffusion, work: Work, per_column: flo
         state = None
 
 
-def _coupled_steps(prepared: Prepared, work: Work, per_column: float, path: Path) -> Iterator[Planned]:
+def _coupled_steps(prepared: Prepared, per_column: float, path: Path) -> Iterator[Planned]:
     """Of operators that couple the classes: a product, and passes over all classes, of which a piece is timed."""
     graph, width = prepared.problem.graph, prepared.needs.width
     values = np.ones((1 << 14, 256), np.float32)
@@ -177,7 +177,6 @@ def _coupled_steps(prepared: Prepared, work: Work, per_column: float, path: Path
         disk = 4 * entries * (1 / speed.write + 1 / speed.read)
         seconds = graph.edges * width * per_column + passes * entries * per_entry + disk
         yield Planned(iteration, "matrix on disk", graph.nodes, seconds, entries * (4 + prepared.variant.itemsize))
-    del work
 
 
 def _sums_seconds(diffusion: Diffusion, work: Work) -> float:

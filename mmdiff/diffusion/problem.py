@@ -19,6 +19,7 @@ from mmdiff.formats.sources.text import read_lines
 from mmdiff.formats.store import Artifact, Store
 from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.graph.graph import Graph
+from mmdiff.making import input_of
 
 SEEDS, TEST, TEST_LISTS = "descriptors/seeds", "descriptors/test", "knn/test"
 _SHOWN = 5
@@ -48,7 +49,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
         raise Missing(f"{store.path}: no graph to spread labels over. Run first: mmdiff build-graph")
     artifact = store.open_artifact(GRAPH)
     _refuse_outdated(store, artifact)
-    inputs: Json = {"W": _input(artifact)}
+    inputs: Json = {"W": input_of(artifact)}
     graph = Graph.from_artifact(artifact)
     if labels is not None:
         column = read_column(labels)
@@ -62,7 +63,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
         own = _labelled_seeds(store, artifact)
         table, classes, seen = own.array("labels"), Classes.of(own), {}
         nodes = artifact.manifest.facts["background"] + np.arange(len(table))
-        inputs["seeds"] = _input(own)
+        inputs["seeds"] = input_of(own)
     columns = _chosen(classes, chosen)
     # The label of a class that is not chosen is no label, and behind the last class stands what means none.
     place = np.full(len(classes) + 1, UNLABELLED, np.int32)
@@ -74,10 +75,6 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     classes = classes.take(columns)
     background = artifact.manifest.facts["background"]
     return Problem(graph, background, seeds, classes, neighbors, inputs, seen, _seedless(classes, seeds))
-
-
-def _input(artifact: Artifact) -> Json:
-    return {"artifact": artifact.name, "object": artifact.id}
 
 
 def _nodes_of_rows(graph: Graph) -> NDArray[np.int64]:
@@ -111,7 +108,7 @@ def _neighbors(store: Store, artifact: Artifact, graph: Graph, inputs: Json) -> 
     imported = "source" in artifact.manifest.inputs
     if imported and tests:
         first = artifact.manifest.facts["background"] + artifact.manifest.facts["seeds"]
-        inputs["test"] = _input(store.open_artifact(TEST))
+        inputs["test"] = input_of(store.open_artifact(TEST))
         return np.arange(first, first + tests, dtype=np.uint32)[:, None]
     if imported or store.id(TEST) is None:
         return None
@@ -121,7 +118,7 @@ def _neighbors(store: Store, artifact: Artifact, graph: Graph, inputs: Json) -> 
     _refuse_outdated(store, lists)
     if lists.manifest.facts["nodes"] != graph.nodes:
         raise Stale(f"{TEST_LISTS}: made for another graph. Run again: {artifact.run['command']}")
-    inputs["test"] = _input(lists)
+    inputs["test"] = input_of(lists)
     return lists.array("neighbors")
 
 
