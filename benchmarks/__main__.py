@@ -2,7 +2,8 @@
 
     python -m benchmarks [SECTION...] [--folder DIR]
 
-Sections take from minutes to half an hour each, and up to 20 GB of disk. With sections named, only theirs are measured and the others kept.
+Sections take minutes to half an hour each, and up to 20 GB of disk. With sections named, only theirs are measured and the
+others kept.
 """
 
 from __future__ import annotations
