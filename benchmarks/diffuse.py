@@ -6,7 +6,6 @@ Also what a cold page cache costs, how often bfloat16 gives the same five best c
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import numpy as np
 
 from benchmarks import stores
 from benchmarks.knn import PROGRAM
-from benchmarks.measure import Figure, Watched, best_of, watch
+from benchmarks.measure import Figure, Watched, best_of, evict, watch
 
 T = 3
 RUNS = 3
@@ -130,7 +129,7 @@ def _cold(store: Path) -> list[Figure]:
     size = sum(path.stat().st_size for path in _chunks(store))
     options = ["--plain", "--cols-per-batch", "96", "--memory", "1500M", "--classes", ",".join(map(str, range(96)))]
     warm = best_of(RUNS, lambda: diffuse(store, *options))
-    cold = best_of(RUNS, lambda: diffuse(store, *options), lambda: _evict(store))
+    cold = best_of(RUNS, lambda: diffuse(store, *options), lambda: evict(store))
     seconds = [_iterations(run) for run in (warm, cold)]
     what = f"96 columns over {size / 1e6:,.0f} MB of W, cold page cache, {cold.megabytes:,.0f} MB of memory"
     return [Figure("diffuse_cold", what, T / seconds[1], "page cache warm", T / seconds[0], "iterations/s")]
@@ -138,14 +137,6 @@ def _cold(store: Path) -> list[Figure]:
 
 def _chunks(store: Path) -> list[Path]:
     return [path for array in ("indices", "indptr") for path in (store / "graph" / "W" / array).glob("c.*")]
-
-
-def _evict(store: Path) -> None:
-    subprocess.run(["sync"], check=True)
-    for path in (store / "graph" / "W").resolve().rglob("c.*"):
-        descriptor = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
 
 
 def _iterations(run: Watched) -> float:

@@ -1,6 +1,6 @@
 """Descriptors that are as hard to search as real ones: clusters in few dimensions, bent into many, with noise.
 
-Points are drawn around cluster centres in a space of `latent` dimensions and pushed through a random network of two layers, so
+Points are drawn around cluster centres in a space of `LATENT` dimensions and pushed through a random network of two layers, so
 that they lie on a curved surface of that dimension; a little noise in all dimensions is added behind it.
 
     python -m benchmarks.generate FILE ROWS [SEED]
@@ -12,14 +12,18 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 DIMS, LATENT, HIDDEN, CLUSTERS = 256, 32, 512, 5000
 SPREAD, NOISE = 0.5, 0.02
 _BLOCK_ROWS = 1 << 16
 
 
-def generate(file: Path, rows: int, seed: int = 0) -> None:
-    """Writes rows of float32 to a `.npy` file, block by block. The surface is the same for every seed, the points are not."""
+def generate(file: Path, rows: int, seed: int = 0, clusters: NDArray[np.int64] | None = None) -> None:
+    """Writes rows of float32 to a `.npy` file, block by block, of the clusters given, or of any.
+
+    The surface is the same for every seed, the points are not.
+    """
     fixed = np.random.default_rng(12345)
     centres = fixed.standard_normal((CLUSTERS, LATENT), dtype=np.float32)
     first = fixed.standard_normal((LATENT, HIDDEN), dtype=np.float32) / np.float32(np.sqrt(LATENT))
@@ -31,8 +35,8 @@ def generate(file: Path, rows: int, seed: int = 0) -> None:
         np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (rows, DIMS)})
         for start in range(0, rows, _BLOCK_ROWS):
             count = min(_BLOCK_ROWS, rows - start)
-            points = centres[draw.integers(0, CLUSTERS, count)]
-            points = points + np.float32(SPREAD) * draw.standard_normal((count, LATENT), dtype=np.float32)
+            own = draw.integers(0, CLUSTERS, count) if clusters is None else clusters[start : start + count]
+            points = centres[own] + np.float32(SPREAD) * draw.standard_normal((count, LATENT), dtype=np.float32)
             values = np.maximum(points @ first, 0) @ second - mean
             (values + np.float32(NOISE) * draw.standard_normal((count, DIMS), dtype=np.float32)).tofile(stream)
 

@@ -18,11 +18,13 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Watched:
-    """A command that ended: its time, and the most anonymous memory it was seen to hold."""
+    """A command that ended: its time, the most anonymous memory it was seen to hold, and what it moved from and to the disk."""
 
     seconds: float
     anonymous_bytes: int
     output: str
+    read_bytes: int = 0
+    written_bytes: int = 0
 
     @property
     def megabytes(self) -> float:
@@ -60,15 +62,15 @@ def watch(command: Sequence[str | Path]) -> Watched:
     """Runs a command to its end."""
     start = time.perf_counter()
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
-    most = 0
+    most, moved = 0, (0, 0)
     while process.poll() is None:
-        most = max(most, anonymous_bytes(process.pid))
+        most, moved = max(most, anonymous_bytes(process.pid)), moved_bytes(process.pid) or moved
         time.sleep(_POLL_SECONDS)
     seconds = time.perf_counter() - start
     output = process.stdout.read() if process.stdout else ""
     if process.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} failed: {output}")
-    return Watched(seconds, most, output)
+    return Watched(seconds, most, output, *moved)
 
 
 def anonymous_bytes(pid: int) -> int:
@@ -78,6 +80,25 @@ def anonymous_bytes(pid: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+def moved_bytes(pid: int) -> tuple[int, int] | None:
+    """What a process has fetched from the disk so far, also by touching mapped pages, and what it has written."""
+    try:
+        counters = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    return (int(counters["read_bytes"]), int(counters["write_bytes"])) if "read_bytes" in counters else None
+
+
+def evict(folder: Path) -> None:
+    """Takes the files below a folder out of the page cache."""
+    subprocess.run(["sync"], check=True)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
 
 
 def machine() -> Json:

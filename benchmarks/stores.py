@@ -25,10 +25,11 @@ def generated(folder: Path, rows: int, classes: int = 500, per_class: int = 2, t
     folder.mkdir(exist_ok=True)
     counts = {"background": rows, "seeds": classes * per_class, "test": tests}
     for number, (role, count) in enumerate(counts.items()):
-        generate(folder / f"{role}.npy", count, number)
+        own = None if role == "background" else np.arange(count) % classes
+        generate(folder / f"{role}.npy", count, number, own)
         labels: list[str | Path] = []
-        if role != "background":
-            np.save(folder / f"{role}_labels.npy", np.arange(count) % classes)
+        if own is not None:
+            np.save(folder / f"{role}_labels.npy", own)
             labels = ["--labels", folder / f"{role}_labels.npy"]
         mmdiff(store, "import", folder / f"{role}.npy", "--role", role, *labels)
         (folder / f"{role}.npy").unlink()

@@ -17,6 +17,7 @@ from mmdiff.diffusion.product import Pull
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.states import Frontier
 from mmdiff.diffusion.streaming import Block, Stream, weights_of
+from mmdiff.diffusion.tiles import fused
 from mmdiff.jit import exact_kernel, kernel
 from mmdiff.knn.half import decode as from_half
 
@@ -152,13 +153,12 @@ def _add_up(
             continue
         weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else from_half(weights[edge])
         for entry in range(first, last):
-            c, term = columns[entry], weight * values[entry]
-            if term == 0:
-                continue
-            if sums[c] == 0:
+            c = columns[entry]
+            total = fused(weight, values[entry], sums[c])
+            if sums[c] == 0 and total != 0:
                 touched[count] = c
                 count += 1
-            sums[c] += term
+            sums[c] = total
     return count
 
 

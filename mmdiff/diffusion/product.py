@@ -1,8 +1,8 @@
 """The product W S: value-free CSR times a resident batch of columns (paper, section 3.3 and "Memory usage").
 
-Edges are taken four at a time, and the rows of S that later edges need are prefetched. Sums are float32, rounded in the order
-of the edges, so that no result depends on how the work is cut. `scale` is 1/degree, applied once per row: the graph stores no
-values. What Zhou et al. and Zhu et al. do to the seeds' rows is done in the same pass.
+The columns of a row are summed in registers, and the rows of S that later edges need are prefetched. Sums are float32, rounded
+in the order of the edges, so that no result depends on how the work is cut. `scale` is 1/degree, applied once per row: the
+graph stores no values. What Zhou et al. and Zhu et al. do to the seeds' rows is done in the same pass.
 """
 
 from __future__ import annotations
@@ -13,18 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.bfloat16 import keep, widen
+from mmdiff.diffusion.bfloat16 import keep
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.streaming import Block, Stream, weights_of
+from mmdiff.diffusion.tiles import sum_of_1, sum_of_2, sum_of_4, sum_of_8, sum_of_16, sum_of_32, sum_of_64, sum_of_96
 from mmdiff.formats.errors import CountMismatch
 from mmdiff.graph.graph import Graph
-from mmdiff.jit import exact_kernel, prefetch_to_read
-from mmdiff.knn.half import decode as from_half
-
-_AHEAD = 16
-_LINE = 64
-# What lies beyond these lines of a row, the processor's own prefetcher brings.
-_LINES = 8
+from mmdiff.jit import exact_kernel
 
 
 @dataclass(frozen=True)
@@ -70,9 +65,8 @@ def multiply(
     graph: Graph, source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64], pull: Pull
 ) -> int:
     """Row rows[i] of the product goes to out[places[i]]."""
-    line = _LINE // source.itemsize
     arrays = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
-    return _multiply(*arrays, source.reshape(-1), source.shape[1], line, rows, out, places, *pull.arguments())
+    return _multiply(*arrays, source.reshape(-1), source.shape[1], rows, out, places, *pull.arguments())
 
 
 @exact_kernel
@@ -83,7 +77,6 @@ def _multiply(
     scale: NDArray[np.float32],
     source: NDArray[Any],
     width: int,
-    line: int,
     rows: NDArray[np.int64],
     out: NDArray[Any],
     places: NDArray[np.int64],
@@ -96,48 +89,11 @@ def _multiply(
     reset: bool,
 ) -> int:
     sums = np.empty(width, np.float32)
-    column = np.uint32(0x7FFFFFFF)
-    nonzero, last = 0, len(indices)
+    nonzero = 0
     seed = np.searchsorted(seeds, rows[0]) if len(rows) else 0
     for r in range(len(rows)):
         i = rows[r]
-        sums[:] = 0
-        edge, end = indptr[i], indptr[i + 1]
-        while edge + 4 <= end:
-            for ahead in range(edge + _AHEAD, min(edge + _AHEAD + 4, last)):
-                base = np.int64(indices[ahead] & column) * width
-                for at in range(0, min(width, _LINES * line), line):
-                    prefetch_to_read(source, base + at)
-            if weights is None:
-                w0 = np.float32(1 + (indices[edge] >> 31))
-                w1 = np.float32(1 + (indices[edge + 1] >> 31))
-                w2 = np.float32(1 + (indices[edge + 2] >> 31))
-                w3 = np.float32(1 + (indices[edge + 3] >> 31))
-            else:
-                w0, w1 = from_half(weights[edge]), from_half(weights[edge + 1])
-                w2, w3 = from_half(weights[edge + 2]), from_half(weights[edge + 3])
-            b0 = np.int64(indices[edge] & column) * width
-            b1 = np.int64(indices[edge + 1] & column) * width
-            b2 = np.int64(indices[edge + 2] & column) * width
-            b3 = np.int64(indices[edge + 3] & column) * width
-            s0, s1 = source[b0 : b0 + width], source[b1 : b1 + width]
-            s2, s3 = source[b2 : b2 + width], source[b3 : b3 + width]
-            for c in range(width):
-                two = (sums[c] + w0 * widen(s0[c])) + w1 * widen(s1[c])
-                sums[c] = (two + w2 * widen(s2[c])) + w3 * widen(s3[c])
-            edge += 4
-        while edge < end:
-            weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else from_half(weights[edge])
-            if edge + _AHEAD < last:
-                base = np.int64(indices[edge + _AHEAD] & column) * width
-                for at in range(0, min(width, _LINES * line), line):
-                    prefetch_to_read(source, base + at)
-            b0 = np.int64(indices[edge] & column) * width
-            # A slice, whose places cannot be negative: only so is the loop done eight columns at a time.
-            s0 = source[b0 : b0 + width]
-            for c in range(width):
-                sums[c] += weight * widen(s0[c])
-            edge += 1
+        _sum(indices, weights, source, width, indptr[i], indptr[i + 1], sums)
         factor = scale[i] * alpha
         for c in range(width):
             sums[c] *= factor
@@ -157,3 +113,40 @@ def _multiply(
             keep(out, place, c, sums[c])
         nonzero += int(own)
     return nonzero
+
+
+@exact_kernel
+def _sum(
+    indices: NDArray[np.uint32],
+    weights: NDArray[Any] | None,
+    source: NDArray[Any],
+    width: int,
+    edge: int,
+    end: int,
+    sums: NDArray[np.float32],
+) -> None:
+    """The sums of the rows that edges..end-1 point to, times their weights: as many columns at once as there are registers."""
+    c = 0
+    while c + 96 <= width:
+        sum_of_96(indices, weights, source, width, c, edge, end, sums)
+        c += 96
+    if c + 64 <= width:
+        sum_of_64(indices, weights, source, width, c, edge, end, sums)
+        c += 64
+    if c + 32 <= width:
+        sum_of_32(indices, weights, source, width, c, edge, end, sums)
+        c += 32
+    if c + 16 <= width:
+        sum_of_16(indices, weights, source, width, c, edge, end, sums)
+        c += 16
+    if c + 8 <= width:
+        sum_of_8(indices, weights, source, width, c, edge, end, sums)
+        c += 8
+    if c + 4 <= width:
+        sum_of_4(indices, weights, source, width, c, edge, end, sums)
+        c += 4
+    if c + 2 <= width:
+        sum_of_2(indices, weights, source, width, c, edge, end, sums)
+        c += 2
+    if c < width:
+        sum_of_1(indices, weights, source, width, c, edge, end, sums)
