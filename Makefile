@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench bench-scale docs clean
 
 demo: $(READY)
 	$(BIN)/python docs/demo.py
@@ -21,12 +21,15 @@ bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks
 
+bench-scale: $(READY)
+	$(BIN)/python -m benchmarks F1M F10M F100M growth
+
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cpu,files,torch,sklearn,report]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cpu,files,torch,sklearn,report,s3,dask]'
 	touch $@
 
 clean:

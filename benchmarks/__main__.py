@@ -1,9 +1,9 @@
-"""`make bench`: everything against its peers, on this machine, in one run; the figures go to benchmarks/results.json.
+"""`make bench`: everything against its peers; `make bench-scale`: the large ones. Figures go to benchmarks/results.json.
 
     python -m benchmarks [SECTION...] [--folder DIR]
 
-Sections take minutes to half an hour each, and up to 20 GB of disk. With sections named, only theirs are measured and the
-others kept.
+Sections take minutes to half an hour each; those of `make bench` need up to 20 GB of disk, those of `make bench-scale` up to
+50. With sections named, only theirs are measured and the others kept.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from benchmarks import diffuse, knn, spmm, store, symmetrise
+from benchmarks import diffuse, knn, scale, spmm, store, symmetrise
 from benchmarks.measure import Figure, machine
+from mmdiff.formats.manifest import Json
 
 RESULTS = Path(__file__).parent / "results.json"
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -27,23 +29,34 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "spmm": spmm.figures,
     "diffuse": diffuse.figures,
 }
+SCALE: dict[str, Callable[[Path], Json]] = {"F1M": scale.F1M, "F10M": scale.F10M, "F100M": scale.F100M, "growth": scale.growth}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; all by default")
+    names = ", ".join([*SECTIONS, *SCALE])
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {names}; by default {', '.join(SECTIONS)}")
     parser.add_argument("--folder", default=".", help="where the large files go for the time of the run")
     arguments = parser.parse_args()
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() and arguments.sections else {"sections": {}}
     for section in arguments.sections or SECTIONS:
         with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-") as folder:
+            if section in SCALE:
+                _enter("scale", section, {**SCALE[section](Path(folder)), "machine": machine()})
+                continue
             figures = SECTIONS[section](Path(folder))
         for figure in figures:
             ours, theirs = (f"{value:,.2f} {figure.unit}" for value in (figure.ours, figure.theirs))
             sys.stdout.write(f"{figure.what}: {ours}; {figure.peer}: {theirs}; {figure.ratio:.2f} times better\n")
+        _enter("sections", section, [{**asdict(figure), "ratio": figure.ratio} for figure in figures])
+
+
+def _enter(part: str, section: str, found: Any) -> None:
+    """Puts what was measured beside what is there."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if part == "sections":
         results["machine"] = machine()
-        results["sections"][section] = [{**asdict(figure), "ratio": figure.ratio} for figure in figures]
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    results.setdefault(part, {})[section] = found
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

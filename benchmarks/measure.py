@@ -30,6 +30,15 @@ class Watched:
     def megabytes(self) -> float:
         return self.anonymous_bytes / 1e6
 
+    def figures(self) -> Json:
+        """All but the output. Seconds, bytes."""
+        return {
+            "seconds": self.seconds,
+            "anonymous": self.anonymous_bytes,
+            "read": self.read_bytes,
+            "written": self.written_bytes,
+        }
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -91,9 +100,10 @@ def moved_bytes(pid: int) -> tuple[int, int] | None:
     return (int(counters["read_bytes"]), int(counters["write_bytes"])) if "read_bytes" in counters else None
 
 
-def evict(folder: Path) -> None:
-    """Takes the files below a folder out of the page cache."""
-    subprocess.run(["sync"], check=True)
+def evict(folder: Path, sync: bool = True) -> None:
+    """Takes the files below a folder out of the page cache; what is not on the disk yet has to go there first."""
+    if sync:
+        subprocess.run(["sync"], check=True)
     for path in folder.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)

@@ -1,7 +1,7 @@
 """The product W L, 96 columns of float32, against scipy, MKL (the paper's kernel) and torch, all in one process.
 
 Graphs are real: the nearest neighbours of generated descriptors, and of Tiny ImageNet. The original order of the nodes is that
-of the user's rows, which is shuffled; cell order is how mmdiff stores them.
+of the user's rows, which is shuffled; cell order is how mmdiff stores them. L begins with a line of the cache, for all of them.
 
     python -m benchmarks.spmm STORE      the times, as JSON
 """
@@ -79,6 +79,7 @@ def measure(store: Path) -> dict[str, Any]:
     """Seconds of each library in both orders; they all give the same result, or there are no figures."""
     import scipy.sparse
 
+    from mmdiff.diffusion.batch import aligned
     from mmdiff.graph.graph import Graph
 
     graph = Graph.open(store)
@@ -93,7 +94,8 @@ def measure(store: Path) -> dict[str, Any]:
     original.sort_indices()
     A = scipy.sparse.csr_array(graph.to_scipy(normalized=False)[place][:, place])
     A.sort_indices()
-    L = np.random.default_rng(0).random((graph.nodes, COLUMNS), dtype=np.float32)
+    L = aligned((graph.nodes, COLUMNS), "float32")
+    np.random.default_rng(0).random(out=L, dtype=np.float32)
     times: dict[str, Any] = {"nodes": graph.nodes, "edges": graph.edges, "copy": _copy_speed()}
     times["original"] = _all(Graph.from_scipy(A), original, L)
     times["cells"] = _all(graph, W, L)
@@ -101,13 +103,18 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
+    from mmdiff.diffusion.batch import aligned
     from mmdiff.diffusion.bfloat16 import encode
     from mmdiff.diffusion.product import Pull, product
     from mmdiff.diffusion.seeds import Seeds
     from mmdiff.diffusion.streaming import Stream
 
-    out, pull = np.empty_like(L), Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), L.shape[1]))
-    short, short_out = encode(L), np.empty(L.shape, np.uint16)
+    out, pull = (
+        aligned((graph.nodes, COLUMNS), "float32"),
+        Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), L.shape[1])),
+    )
+    short, short_out = aligned((graph.nodes, COLUMNS), "uint16"), aligned((graph.nodes, COLUMNS), "uint16")
+    short[:] = encode(L)
     runs: dict[str, Callable[[], Any]] = {}
     with Stream(graph) as stream:
         runs["mmdiff"] = lambda: product(stream, L, out, pull)

@@ -1,7 +1,6 @@
 """Symmetrising against scipy: W0 + W0^T of lists of 30 neighbours, each in a process of its own, and ten million nodes alone.
 
-Lists are made for the purpose: most neighbours are near their own row, as in cell order, the others anywhere, and about a
-quarter of the edges are reciprocal. They lie in an uncompressed file and are mapped by either side.
+Lists are generated (see lists.py); they lie in an uncompressed file and are mapped by either side.
 """
 
 from __future__ import annotations
@@ -11,17 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from benchmarks.lists import GeneratedLists
 from benchmarks.measure import Figure, Watched, best_of, watch
 
 K = 30
 RUNS = 3
 MEMORY = 4 << 30
-_BLOCK_ROWS = 1 << 16
-_REACH = 48
-_FAR = 0.25
 
 _OURS = """
 import sys, time
@@ -62,12 +56,12 @@ print(W.nnz, time.perf_counter() - start)
 def figures(folder: Path, large: int = 10_000_000) -> list[Figure]:
     """Ours beside scipy's at a million nodes; at ten million ours, beside what scipy reached at one."""
     million, many, store = folder / "million.npy", folder / "many.npy", folder / "store"
-    generate(million, 1_000_000)
+    GeneratedLists(1_000_000, K).write(million)
     ours = best_of(RUNS, lambda: _symmetrise(million, store), lambda: _start_anew(store))
     scipy = best_of(RUNS, lambda: watch([sys.executable, "-c", _SCIPY, million]))
     if _edges(ours) != _edges(scipy):
         raise RuntimeError(f"{_edges(ours):,} edges, but scipy has {_edges(scipy):,}")
-    generate(many, large)
+    GeneratedLists(large, K).write(many)
     alone = best_of(RUNS, lambda: _symmetrise(many, store), lambda: _start_anew(store))
     speed, lists = K * large / _seconds(alone) / 1e6, 4 * K * large / 1e6
     what = f"symmetrise {large / 1e6:.0f} M x {K}"
@@ -84,28 +78,6 @@ def figures(folder: Path, large: int = 10_000_000) -> list[Figure]:
         Figure("symmetrise_large", what, speed, "`W0 + W0.T` at 1 M", K / _seconds(scipy), "M edges/s"),
         Figure("symmetrise_large_memory", "memory for that", alone.megabytes, "the lists themselves", lists, "MB", False),
     ]
-
-
-def generate(file: Path, nodes: int) -> None:
-    """Writes lists of distinct neighbours, the first of them the node itself."""
-    draw = np.random.default_rng(0)
-    with file.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, {"descr": "<u4", "fortran_order": False, "shape": (nodes, K)})
-        for start in range(0, nodes, _BLOCK_ROWS):
-            _lists(np.arange(start, min(start + _BLOCK_ROWS, nodes)), nodes, draw).tofile(stream)
-
-
-def _lists(rows: NDArray[np.int64], nodes: int, draw: np.random.Generator) -> NDArray[np.uint32]:
-    """Near neighbours at different distances on either side, the others in different sections of all nodes."""
-    offsets = np.argpartition(draw.random((len(rows), 2 * _REACH), dtype=np.float32), K - 1, axis=1)[:, : K - 1] - _REACH
-    offsets += offsets >= 0
-    near = (rows[:, None] + offsets) % nodes
-    section = nodes // (K - 1)
-    far = (np.arange(K - 1) * section + draw.integers(0, section, (len(rows), K - 1))) % nodes
-    # A far neighbour that is a near one as well would be named twice.
-    away = np.abs(far - rows[:, None]) > _REACH
-    others = np.where((draw.random((len(rows), K - 1)) < _FAR) & away, far, near)
-    return np.concatenate([rows[:, None], others], axis=1).astype(np.uint32)
 
 
 def _symmetrise(lists: Path, store: Path) -> Watched:

@@ -51,15 +51,6 @@ def whole_job(folder: Path, rows: int, memory: str, cold: bool = False) -> Json:
         "memory": memory,
         "cold": cold,
         "recall": built["knn/BB"]["facts"]["recall"],
-        "evaluated": evaluated,
-        "stages": {name: _figures(watched) for name, watched in stages.items()},
-    }
-
-
-def _figures(watched: Watched) -> Json:
-    return {
-        "seconds": watched.seconds,
-        "anonymous": watched.anonymous_bytes,
-        "read": watched.read_bytes,
-        "written": watched.written_bytes,
+        "accuracy": {top: best["accuracy"] for top, best in evaluated["scores"][0]["planes"][-1]["all"].items()},
+        "stages": {name: watched.figures() for name, watched in stages.items()},
     }

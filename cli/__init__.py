@@ -10,6 +10,7 @@ from mmdiff.cli import (
     experiment,
     explain,
     export,
+    fetch,
     fuse,
     gc,
     import_graph,
@@ -44,6 +45,7 @@ app.command("report")(report.command)
 app.command("inspect")(inspect.command)
 app.command("verify")(verify.command)
 app.command("export")(export.command)
+app.command("fetch")(fetch.command)
 app.command("gc")(gc.command)
 app.command("doctor")(doctor.command)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePath, parse_bytes, this_command
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePath, for_workers, parse_bytes, this_command
 
 
 class Device(StrEnum):
@@ -46,15 +46,18 @@ def command(
     transductive: Annotated[bool, typer.Option("--transductive", help="Make the test points nodes too.")] = False,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn at random.")] = 0,
     memory: Memory = "8G",
+    dask: Dask = None,
     store: StorePath = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
     """Build the graph that labels spread over.
 
     The neighbours of the background are found once; new seeds and test points complete the graph without searching it again.
-    Interrupted, the same command continues; repeated, it makes only what has changed.
+    Interrupted, the same command continues; repeated, it makes only what has changed. With `--dask` the neighbours of the
+    background are found by workers, which share `--memory`; all else stays with this process.
     """
     from mmdiff.build_graph import Request, build_graph
+    from mmdiff.cluster import units_on
 
     request = Request(
         k=k,
@@ -69,7 +72,9 @@ def command(
         transductive=transductive,
         command=this_command(),
     )
-    outcome = build_graph(store, request, show.progress)
+    place = for_workers(store, dask)
+    with units_on(dask, place) as units:
+        outcome = build_graph(place, request, show.progress, units)
     summary = outcome.summary()
     if json:
         show.as_json(summary)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePath, parse_bytes, this_command
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePath, for_workers, parse_bytes, this_command
 
 if TYPE_CHECKING:
     from mmdiff.diffusion.needs import Needs
@@ -102,13 +102,17 @@ def command(
     name: Name = "diffusion",
     plain: Plain = False,
     memory: Memory = "8G",
+    dask: Dask = None,
     store: StorePath = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
     """Spread the labels of the seeds over the graph, and score the test points.
 
     Interrupted, the same command continues; repeated, it finds what it made. `mmdiff plan diffuse` says what a run will need.
+    With `--dask` each batch of classes is computed by one of the workers, which share `--memory`; not with `--eta row` or
+    `sinkhorn`, for which batches need each other.
     """
+    from mmdiff.cluster import units_on
     from mmdiff.diffusion.stage import diffuse
 
     request = request_of(
@@ -130,7 +134,9 @@ def command(
         name=name,
         plain=plain,
     )
-    outcome = diffuse(store, request, show.progress, _announce)
+    place = for_workers(store, dask)
+    with units_on(dask, place) as units:
+        outcome = diffuse(place, request, show.progress, lambda needs: _announce(needs, units.workers), units)
     summary = outcome.summary()
     for warning in outcome.warnings:
         show.note(warning)
@@ -153,10 +159,11 @@ def batches(count: int, width: int) -> str:
     return f"one batch of {width} classes" if count == 1 else f"{count} batches of {width} classes"
 
 
-def _announce(needs: Needs) -> None:
+def _announce(needs: Needs, workers: int) -> None:
     buffer = ", one of two buffers on disk" if needs.on_disk else ""
+    each = f" on each of {workers} workers" if workers > 1 else ""
     show.note(
-        f"{batches(needs.batches, needs.width)}{buffer}; at most {show.size(needs.memory)} of memory and "
+        f"{batches(needs.batches, needs.width)}{buffer}; at most {show.size(needs.memory)} of memory{each} and "
         f"{show.size(needs.parts + needs.states + needs.artifact)} on disk"
     )
 

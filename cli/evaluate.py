@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
+from mmdiff.cli.reading import open_store
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +35,7 @@ def command(
         ),
     ] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Report every class.")] = False,
-    store: StorePath = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_PLACE,
     json: AsJson = False,
 ) -> None:
     """Compare scores with the labels of the test points: accuracy among the best K, with 95 % intervals of the bootstrap.
@@ -43,10 +44,9 @@ def command(
     the margins between best and second are shown too, and the worst classes with what they are taken for.
     """
     from mmdiff.evaluation.stage import Request, evaluate
-    from mmdiff.formats.store import Store
 
     request = Request(scores or [], top or (1, 5), novel, per_class)
-    report = evaluate(Store.open(store), request, show.progress)
+    report = evaluate(open_store(store), request, show.progress)
     if json:
         show.as_json(report)
         return

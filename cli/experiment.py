@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath, this_command
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, StorePath, for_workers, this_command
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Compare methods over draws of seeds, as the paper does."
@@ -23,6 +23,7 @@ def group() -> None:
 @app.command("run")
 def run(
     config: Annotated[Path, typer.Argument(help="A TOML file that says what to compare.", show_default=False)],
+    dask: Dask = None,
     store: StorePath = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
@@ -30,10 +31,13 @@ def run(
 
     Hyper-parameters are chosen on the validation group and kept for the test group. Interrupted, the same command continues;
     what another report of the store has computed is not computed again. `docs/experiments.md` says how to write a config.
+    With `--dask` cells are computed by workers, each of which reads the data of the config.
     """
+    from mmdiff.cluster import units_on
     from mmdiff.experiment.stage import run_experiment
 
-    summary = run_experiment(store, config, this_command(), show.progress).summary()
+    with units_on(dask, for_workers(config, dask)) as units:
+        summary = run_experiment(store, config, this_command(), show.progress, units).summary()
     if json:
         show.as_json(summary)
         return

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
+from mmdiff.cli.reading import open_store
 
 Images = Annotated[
     str | None,
@@ -35,7 +36,7 @@ def command(
         ),
     ] = None,
     images: Images = None,
-    store: StorePath = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_PLACE,
     json: AsJson = False,
 ) -> None:
     """Show the path on which a label came from a seed to a test point: back from the point, the largest term each time.
@@ -43,9 +44,8 @@ def command(
     The share of a node is its part in the score of the next one. A node can follow itself: it is its own neighbour.
     """
     from mmdiff.explain.stage import Request, explain
-    from mmdiff.formats.store import Store
 
-    found = explain(Store.open(store), Request(test, chosen, scores, labels, images))
+    found = explain(open_store(store), Request(test, chosen, scores, labels, images))
     if json:
         show.as_json(found)
         return

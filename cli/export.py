@@ -9,7 +9,8 @@ import typer
 
 from mmdiff.cli import show
 from mmdiff.cli.errors import INTERRUPTED, fail
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
+from mmdiff.cli.reading import open_store
 
 
 def command(
@@ -34,7 +35,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    store: StorePath = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_PLACE,
     json: AsJson = False,
 ) -> None:
     """Write an artifact to a file that other tools read. A file that is there is replaced once the new one is whole.
@@ -43,10 +44,9 @@ def command(
     `class_names`), -1 for none. `.parquet` and `.csv` hold your ids (else row numbers), and class names (else your numbers).
     """
     from mmdiff.export.stage import export
-    from mmdiff.formats.store import Store
 
     try:
-        outcome = export(Store.open(store), artifact, file, array, show.progress)
+        outcome = export(open_store(store), artifact, file, array, show.progress)
     except KeyboardInterrupt:
         fail(f"interrupted. {file} is as it was before.", INTERRUPTED)
     if json:

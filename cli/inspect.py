@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
+from mmdiff.cli.reading import open_store
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,15 +23,14 @@ def command(
     rows: Annotated[
         str | None, typer.Option(metavar="A:B", help="Show rows A to B-1 of the artifact.", show_default=False)
     ] = None,
-    store: StorePath = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_PLACE,
     json: AsJson = False,
 ) -> None:
     """Show the store as a tree, or one artifact in detail: what it is, what it was made from, whether that is still current."""
     from mmdiff import inspect
     from mmdiff.formats.errors import BadOption
-    from mmdiff.formats.store import Store
 
-    opened = Store.open(store)
+    opened = open_store(store)
     if rows is not None and artifact is None:
         raise BadOption(f"--rows {rows}: of which artifact? Name it, e.g. mmdiff inspect descriptors/seeds --rows {rows}")
     if artifact is None:

@@ -9,7 +9,8 @@ import typer
 
 from mmdiff.cli import show
 from mmdiff.cli.explain import Images
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
+from mmdiff.cli.reading import open_store
 
 
 def command(
@@ -27,17 +28,16 @@ def command(
         list[str] | None,
         typer.Option("--test", metavar="ID", help="Show the paths to this test point; may be repeated.", show_default="some"),
     ] = None,
-    store: StorePath = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_PLACE,
     json: AsJson = False,
 ) -> None:
     """Write one HTML page of all there is: accuracies, curves, experiments, classes, paths, and what was run.
 
     The page needs no network: figures are in it, and thumbnails too where images are files.
     """
-    from mmdiff.formats.store import Store
     from mmdiff.report.stage import Request, write_report
 
-    found = write_report(Store.open(store), out, Request(novel, images, test or ()), show.progress)
+    found = write_report(open_store(store), out, Request(novel, images, test or ()), show.progress)
     if json:
         show.as_json(found)
         return

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
+from mmdiff.cli.reading import open_store
 
 DAMAGED = 1
 
@@ -16,7 +17,7 @@ def command(
     artifact: Annotated[
         str | None, typer.Argument(help="Only this artifact, e.g. `descriptors/background`.", show_default=False)
     ] = None,
-    store: StorePath = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_PLACE,
     json: AsJson = False,
 ) -> None:
     """Check every byte: checksums, sizes, missing and surplus files, index ranges, offsets.
@@ -25,11 +26,11 @@ def command(
     """
     import time
 
-    from mmdiff.formats.store import Store
     from mmdiff.formats.verify import bytes_to_read, verify, verify_frame
 
-    opened = Store.open(store)
+    opened = open_store(store)
     names = [artifact] if artifact else opened.names()
+    opened.bring(names)
     total = bytes_to_read(opened, names)
     start = time.perf_counter()
     with show.progress("verifying", total, "bytes") as advance:

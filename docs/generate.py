@@ -1,10 +1,11 @@
-"""Writes the pages that come from the code and from measurements: docs/commands.md, docs/inspect.svg, the table of the README.
+"""Writes the pages that come from the code and from measurements: commands.md, benchmarks.md, pictures, the README's table.
 
 .venv/bin/python docs/generate.py
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 DOCS = Path(__file__).resolve().parent
@@ -34,15 +36,23 @@ def commands_page() -> str:
     return "\n".join(parts)
 
 
+def results() -> dict[str, Any]:
+    """What `make bench` and `make bench-scale` found."""
+    return cast(dict[str, Any], json.loads((ROOT / "benchmarks" / "results.json").read_text()))
+
+
+def pages() -> ModuleType:
+    """The module beside this one that knows the page of benchmarks."""
+    sys.path.insert(0, str(DOCS))
+    return importlib.import_module("benchmarks_page")
+
+
 def figures_table() -> str:
     """The figures of the last `make bench`, as a table."""
-    results = json.loads((ROOT / "benchmarks" / "results.json").read_text())
-    machine = results["machine"]
-    lines = ["| what | mmdiff | peer | | times better |", "|---|---|---|---|---|"]
-    lines += [_figure_line(figure) for section in results["sections"].values() for figure in section]
-    memory = machine["memory"] / 2**30
-    lines.append(f"\n{machine['cores']} cores of {machine['cpu']}, {memory:.0f} GiB, {machine['date']}.")
-    return "\n".join(lines)
+    found = results()
+    machine, memory = found["machine"], found["machine"]["memory"] / 2**30
+    table = pages().figures_table(figure for section in found["sections"].values() for figure in section)
+    return f"{table}\n{machine['cores']} cores of {machine['cpu']}, {memory:.0f} GiB, {machine['date']}."
 
 
 def readme(text: str) -> str:
@@ -87,14 +97,11 @@ def _run(arguments: list[str], folder: str, colour: bool) -> str:
     return subprocess.run([program, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def _figure_line(figure: dict[str, Any]) -> str:
-    ours, theirs = (f"{value:,.{0 if value > 10 else 2}f} {figure['unit']}" for value in (figure["ours"], figure["theirs"]))
-    return f"| {figure['what']} | {ours} | {figure['peer']} | {theirs} | {figure['ratio']:.1f} |"
-
-
 def main() -> None:
     (DOCS / "commands.md").write_text(commands_page())
     (DOCS / "inspect.svg").write_text(picture())
+    (DOCS / "benchmarks.md").write_text(pages().page(results()))
+    pages().plots(results(), DOCS)
     (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
 

@@ -16,6 +16,9 @@ MmdiffError
       - Stale                     made from something that has changed since
       - Locked                    another run is writing it
       - DiskFull                  no room for what is to be written
+      - Unreachable               a remote store that does not answer, or does not let us in
+      - ReadOnly                  a remote store that something was to be written to
+  x ClusterError (RuntimeError)   workers of `--dask` that are lost, or that cannot do what is asked of them
 
 Each error is also the builtin in brackets, so that callers may catch either.
 """
@@ -66,6 +69,11 @@ class MissingExtra(InputError, ImportError):
 
     def __init__(self, module: str, extra: str, needed_for: str) -> None:
         super().__init__(f"{needed_for} needs {module}, which is not installed. Run: pip install 'mmdiff[{extra}]'")
+        self._given = (module, extra, needed_for)
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, str]]:
+        """An exception is made anew from its message where it comes from another process; this one has more to be made from."""
+        return MissingExtra, self._given
 
 
 class StoreError(MmdiffError, OSError):
@@ -94,3 +102,15 @@ class DiskFull(StoreError):
     """No room for what is to be written."""
 
     exit_code = 1
+
+
+class Unreachable(StoreError):
+    """A remote store that does not answer, or does not let us in."""
+
+
+class ReadOnly(StoreError):
+    """A remote store that something was to be written to."""
+
+
+class ClusterError(MmdiffError, RuntimeError):
+    """Workers of `--dask` that are lost, or that cannot do what is asked of them. What is finished is kept."""

@@ -51,6 +51,12 @@ class ArrayWriter:
 
     def write(self, chunk: int, rows: NDArray[Any]) -> None:
         """Writes the rows of one chunk."""
+        pieces, crc = self.pieces(chunk, rows)
+        seam.write_file(self.folder / self.spec.chunk_file(chunk), *pieces)
+        self.crcs[chunk] = crc
+
+    def pieces(self, chunk: int, rows: NDArray[Any]) -> tuple[tuple[seam.Bytes, ...], int]:
+        """What the file of a chunk holds, and its checksum."""
         start, stop = self.spec.rows(chunk)
         expected = (stop - start, *self.spec.table[1:])
         if rows.shape != expected:
@@ -58,8 +64,7 @@ class ArrayWriter:
         data = np.ascontiguousarray(rows, np.dtype(self.spec.dtype).newbyteorder("<"))
         padding = bytes(self.spec.chunk_bytes - data.nbytes)
         crc = crc32c(padding, crc32c(data))
-        seam.write_file(self.folder / self.spec.chunk_file(chunk), data, padding, tail(crc))
-        self.crcs[chunk] = crc
+        return (data, padding, tail(crc)), crc
 
     def fill(self, values: NDArray[Any]) -> None:
         """Writes all that is missing of an array that is in memory."""

@@ -10,7 +10,8 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,27 @@ def make_folder(folder: Path) -> None:
 def write_file(path: Path, *pieces: Bytes) -> None:
     """Writes a file that has its name only when it is whole; room is claimed first, so that a full disk is an error here."""
     unfinished = path.with_name(path.name + ".part")
+    _write(unfinished, path, pieces)
+    unfinished.rename(path)
+
+
+def write_loose(path: Path, *pieces: Bytes) -> str:
+    """Writes a file under a provisional name that nobody else uses, and returns that; `name_loose` makes it what it is."""
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    _write(unfinished, path, pieces)
+    return unfinished.name
+
+
+def name_loose(loose: str, path: Path) -> bool:
+    """Gives a file beside `path` that name; False where there is no such file."""
+    try:
+        path.with_name(loose).rename(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes]) -> None:
     with _room_for(path):
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -55,7 +77,6 @@ def write_file(path: Path, *pieces: Bytes) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    unfinished.rename(path)
 
 
 class Part:

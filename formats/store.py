@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,17 +61,22 @@ class Artifact:
     """An immutable object of a store, found under a name."""
 
     name: str
-    folder: Path
+    object_name: str
     manifest: Manifest
+    store: Store
 
     @property
     def id(self) -> str:
-        return id_of(self.folder.name)
+        return id_of(self.object_name)
+
+    @cached_property
+    def folder(self) -> Path:
+        return self.store.folder(self.name, self.object_name)
 
     @cached_property
     def run(self) -> Json:
         """How the artifact came about: times, memory, versions, the command."""
-        return parse_run(read_file(self.folder / "run" / "zarr.json", self.name), f"{self.name} (run/zarr.json)")
+        return parse_run(self.store.run_text(self.name, self.object_name), f"{self.name} (run/zarr.json)")
 
     def __contains__(self, array: str) -> bool:
         return array in self.manifest.arrays
@@ -94,11 +99,8 @@ class Artifact:
 
     @property
     def remedy(self) -> str:
-        """The command that makes the artifact anew, where its record still tells."""
-        try:
-            return f"Run again: {self.run['command']}"
-        except (Corrupt, KeyError):
-            return "Run again the command that made it."
+        """What to do where the artifact is damaged."""
+        return self.store.remedy(self)
 
     def _entry(self, array: str) -> ArrayEntry:
         if array not in self.manifest.arrays:
@@ -147,13 +149,11 @@ class Store:
             raise Missing(
                 f"{path}: no store here. Make one with `mmdiff import FILE --role background`, or name yours with --store."
             )
-        mark = attributes(read_file(marker, str(path)), str(marker)).get("mmdiff_store")
-        schema = mark.get("schema") if isinstance(mark, dict) else None
-        if schema != STORE_SCHEMA:
-            raise Corrupt(
-                f"{path}: a store of schema {schema}; this mmdiff reads schema {STORE_SCHEMA}. Use the version that wrote it."
-            )
+        check_mark(read_file(marker, str(path)), str(path))
         return cls(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     @property
     def objects(self) -> Path:
@@ -193,7 +193,7 @@ class Store:
         found = self.object_name(name)
         if found is None:
             known = ", ".join(self.names()) or "nothing yet"
-            raise Missing(f"{name}: not in the store {self.path}. It holds: {known}.")
+            raise Missing(f"{name}: not in the store {self}. It holds: {known}.")
         return self.open_object(name, found)
 
     def open_object(self, name: str, object_name: str) -> Artifact:
@@ -204,7 +204,35 @@ class Store:
         manifest = Manifest.parse(text, f"{name} (zarr.json)")
         if object_id(manifest.kind, text) != id_of(object_name):
             raise Corrupt(f"{name}: the manifest zarr.json was changed after it was published. Rebuild the artifact.")
-        return Artifact(name, folder, manifest)
+        return Artifact(name, object_name, manifest, self)
+
+    def bring(self, names: Sequence[str]) -> None:
+        """Has the files of artifacts on this machine, where they are already if the store is a folder."""
+
+    def folder(self, name: str, object_name: str) -> Path:  # noqa: ARG002
+        """Where the files of an artifact are."""
+        return self.objects / object_name
+
+    def run_text(self, name: str, object_name: str) -> bytes:
+        """The record of the run that made an artifact, as it was written."""
+        return read_file(self.objects / object_name / "run" / "zarr.json", name)
+
+    def remedy(self, artifact: Artifact) -> str:
+        """The command that makes an artifact anew, where its record still tells."""
+        try:
+            return f"Run again: {artifact.run['command']}"
+        except (Corrupt, KeyError):
+            return "Run again the command that made it."
+
+
+def check_mark(text: bytes, where: str) -> None:
+    """Raises Corrupt unless the `zarr.json` of a folder says that it is a store that we can read."""
+    mark = attributes(text, f"{where}/zarr.json").get("mmdiff_store")
+    schema = mark.get("schema") if isinstance(mark, dict) else None
+    if schema != STORE_SCHEMA:
+        raise Corrupt(
+            f"{where}: a store of schema {schema}; this mmdiff reads schema {STORE_SCHEMA}. Use the version that wrote it."
+        )
 
 
 def is_name(name: str) -> bool:

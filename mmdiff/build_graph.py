@@ -32,6 +32,7 @@ from mmdiff.knn.gpu import require_gpu
 from mmdiff.knn.needs import Sizes, Stage, for_background, for_cells, for_graph, for_points, refuse_little_memory
 from mmdiff.progress import Progress, silent
 from mmdiff.runs import Run
+from mmdiff.units import Here, Units
 
 SCHEMA = 1
 W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
@@ -78,15 +79,15 @@ class Outcome:
         }
 
 
-def build_graph(path: Path, request: Request, progress: Progress = silent) -> Outcome:
-    """Makes what is missing of the graph over all that was imported, or out of date."""
+def build_graph(path: Path, request: Request, progress: Progress = silent, units: Units | None = None) -> Outcome:
+    """Makes what is missing of the graph over all that was imported, or out of date. `units` search the background."""
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     weighting = choose(request.edge_weights, request.sigma, request.lambda_)
     _refuse_bad_options(request)
     _refuse_bad_roles(store, request, roles)
     with Publication(path, [cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
-        stages = _Stages(publication, request, roles, progress)
+        stages = _Stages(publication, request, roles, progress, units or Here())
         background = stages.background() if "background" in roles else None
         nodes = stages.nodes(background)
         lists = stages.completed(nodes) if len(nodes.points) else stages.outcome.artifacts[bb.NAME]
@@ -99,11 +100,13 @@ def build_graph(path: Path, request: Request, progress: Progress = silent) -> Ou
 class _Stages:
     """The stages of one run; each finds what was made before from the same inputs, or makes it, and gives it its name."""
 
-    def __init__(self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress) -> None:
-        self.publication, self.request, self.roles, self.progress = publication, request, roles, progress
+    def __init__(
+        self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress, units: Units
+    ) -> None:
+        self.publication, self.request, self.roles, self.progress, self.units = publication, request, roles, progress, units
         self.outcome = Outcome()
         self.sizes = _sizes(request, roles)
-        self.needs = _needs(self.sizes)
+        self.needs = _needs(self.sizes, units.workers)
 
     def background(self) -> Background:
         """Off-line: cell order and the lists of the background."""
@@ -118,8 +121,16 @@ class _Stages:
         artifact = self._make(cell_order.NAME, recipe, make_cells)
         cells = Cells.of(artifact)
         recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed)
-        lists = self._make(bb.NAME, recipe, lambda draft, threads: bb.make(draft, cells, threads, self.progress))
+
+        def make_lists(draft: Draft, threads: int) -> Json:
+            return bb.make(draft, artifact, self._searchers(threads), self.progress)
+
+        lists = self._make(bb.NAME, recipe, make_lists)
         return Background(cells, (lists.array("neighbors"), lists.array("similarities")))
+
+    def _searchers(self, threads: int) -> bb.Searchers:
+        """Of the background. Where they are several, each has its share of the memory."""
+        return bb.Searchers(threads, self.units, self.needs[bb.NAME].most_threads(self.request.memory))
 
     def nodes(self, background: Background | None) -> Nodes:
         joining = [role for role in (("seeds", "test") if self.request.transductive else ("seeds",)) if role in self.roles]
@@ -197,11 +208,12 @@ def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:
     return Sizes(nodes, spec.shape[1], spec.dtype, request.k, points, request.transductive, chosen)
 
 
-def _needs(sizes: Sizes) -> dict[str, Stage]:
-    """What each stage holds, in their order."""
+def _needs(sizes: Sizes, workers: int) -> dict[str, Stage]:
+    """What each stage holds, in their order; the background is searched by several workers."""
     stages = {cell_order.NAME: for_cells, bb.NAME: for_background, W0: for_points, TEST: for_points, GRAPH: for_graph}
     made = {name: stage for name, stage in stages.items() if sizes.nodes or name not in (cell_order.NAME, bb.NAME)}
-    return {name: stage(sizes) for name, stage in made.items() if sizes.points or name != W0}
+    needs = {name: stage(sizes) for name, stage in made.items() if sizes.points or name != W0}
+    return {name: stage.times(workers) if name == bb.NAME else stage for name, stage in needs.items()}
 
 
 def _refuse_bad_options(request: Request) -> None:

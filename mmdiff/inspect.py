@@ -28,7 +28,7 @@ def overview(store: Store) -> Json:
     """The store as a whole: its artifacts, and what `mmdiff gc` would remove."""
     garbage = find_garbage(store)
     return {
-        "store": str(store.path),
+        "store": str(store),
         "artifacts": [_line(store, name) for name in store.names()],
         "unnamed": [{"folder": str(item.folder), "bytes": item.bytes, "why": item.why} for item in garbage],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,9 +15,18 @@ Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 
+_limit: int | None = None
+
+
 def cores() -> int:
     """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return min(len(os.sched_getaffinity(0)), _limit or sys.maxsize)
+
+
+def limit_cores(most: int) -> None:
+    """Leaves the other cores to others from here on: to workers on the same machine."""
+    global _limit
+    _limit = most
 
 
 def in_threads(function: Callable[[Unit], Result], units: Iterable[Unit], threads: int | None = None) -> Iterator[Result]:

@@ -238,10 +238,14 @@ def test_best_classes_are_the_same_whatever_the_batches_and_ties_go_to_the_lower
 ) -> None:
     draw = np.random.default_rng(seed)
     L = draw.integers(0, scores, (nodes, classes)).astype(np.float32)
-    order, tops = draw.permutation(classes), Tops.empty(nodes, classes)
+    order, tops, merged = draw.permutation(classes), Tops.empty(nodes, classes), Tops.empty(nodes, classes)
     for start in range(0, classes, width):
-        columns = order[start : start + width]
-        tops.enter(lambda first, stop, columns=columns: L[first:stop, columns], columns)  # type: ignore[misc]
+        columns, own = order[start : start + width], Tops.empty(nodes, classes)
+        for each in (tops, own):
+            each.enter(lambda first, stop, columns=columns: L[first:stop, columns], columns)  # type: ignore[misc]
+        merged.merge(own)
+    np.testing.assert_array_equal(merged.classes, tops.classes)
+    np.testing.assert_array_equal(merged.scores, tops.scores)
     for row in range(nodes):
         best = [int(c) for c in np.lexsort((np.arange(classes), -L[row])) if L[row, c] > 0][:TOP]
         rest = [-1] * (min(TOP, classes) - len(best))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mmdiff.diffusion import engine, frontier, streaming
+from mmdiff.diffusion import coupled, frontier, streaming
 from mmdiff.diffusion.api import diffuse
 from mmdiff.diffusion.variant import ETAS, Variant
 from mmdiff.graph.graph import Graph
@@ -61,12 +61,12 @@ def assert_close(found: NDArray[Any], expected: NDArray[Any], tolerance: float =
 @contextmanager
 def small_pieces(block_edges: int, entry_cost: int) -> Iterator[None]:
     """Blocks that small graphs have several of, and frontiers that are given up early, late or when it pays."""
-    before: Any = (streaming.BLOCK_EDGES, frontier.ENTRY_COST, engine.BLOCK_BYTES)
-    streaming.BLOCK_EDGES, frontier.ENTRY_COST, engine.BLOCK_BYTES = block_edges, entry_cost, 256
+    before: Any = (streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS)
+    streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS = block_edges, entry_cost, 7
     try:
         yield
     finally:
-        streaming.BLOCK_EDGES, frontier.ENTRY_COST, engine.BLOCK_BYTES = before
+        streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS = before
 
 
 @settings(max_examples=250, deadline=None)

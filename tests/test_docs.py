@@ -53,6 +53,11 @@ def test_the_table_of_the_readme_is_that_of_the_last_benchmark(generate: ModuleT
     assert generate.readme(README) == README, "run `make docs`"
 
 
+def test_the_page_of_benchmarks_is_that_of_the_last_ones(generate: ModuleType) -> None:
+    page = generate.pages().page(generate.results())
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == page, "run `make docs`"
+
+
 def test_every_link_to_a_file_leads_somewhere() -> None:
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.classes import UNLABELLED
-from mmdiff.diffusion.engine import Diffusion
+from mmdiff.diffusion.engine import Diffusion, Report
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
@@ -17,6 +17,7 @@ from mmdiff.graph.graph import Graph
 from mmdiff.graph.lists import NONE
 
 COLS_PER_BATCH = 96
+_BLOCK_ROWS = 1 << 12
 
 
 def diffuse(
@@ -60,12 +61,23 @@ def diffuse(
             L = np.empty((graph.nodes, seeds.classes), np.float32)
             for report in diffusion.reports():
                 if report.iteration == iterations:
-                    L[:, diffusion.columns(report.batch)] = report.block(0, graph.nodes)
+                    _fill(L, report, diffusion.columns(report.batch), stream)
             return L
         scores = np.empty((iterations + 1, len(lists), seeds.classes), np.float32)
         for report in diffusion.reports():
             scores[report.iteration][:, diffusion.columns(report.batch)] = report.scores(lists)
         return scores
+
+
+def _fill(L: NDArray[np.float32], report: Report, columns: NDArray[np.int64], stream: Stream) -> None:
+    """Enters a batch, block by block, so that there is no second copy of it."""
+
+    def enter(start: int) -> None:
+        stop = min(start + _BLOCK_ROWS, len(L))
+        L[start:stop, columns] = report.block(start, stop)
+
+    for _ in stream.map(enter, range(0, len(L), _BLOCK_ROWS)):
+        pass
 
 
 def _seeds(graph: Graph, labels: NDArray[Any], classes: int | None) -> Seeds:

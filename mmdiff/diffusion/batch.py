@@ -22,8 +22,20 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.states import Frontier, Heights, Matrix, SomeRows, State
 from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.variant import Variant
+from mmdiff.parallel import in_threads
 
 Allocate = Callable[[tuple[int, int], str], NDArray[Any]]
+
+_LINE_BYTES = 64
+_COPIED_ROWS = 1 << 16
+
+
+def aligned(shape: tuple[int, int], dtype: str) -> NDArray[Any]:
+    """An empty matrix that begins with a line of the cache, so that rows that fill lines touch no others."""
+    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    room = np.empty(size + _LINE_BYTES, np.uint8)
+    first = -room.__array_interface__["data"][0] % _LINE_BYTES
+    return room[first : first + size].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,7 @@ class Step:
 class Buffers:
     """The two matrices that a batch needs at most, one of which may lie on disk and is then read back into the other."""
 
-    def __init__(self, allocate: Allocate = lambda shape, dtype: np.empty(shape, dtype), disk: Allocate | None = None) -> None:
+    def __init__(self, allocate: Allocate = aligned, disk: Allocate | None = None) -> None:
         self._allocate, self._disk = allocate, disk
         self._spares: list[NDArray[Any]] = []
 
@@ -85,7 +97,8 @@ class Buffers:
         if before is None:
             return target
         if self._disk is not None:
-            np.copyto(before, target)
+            for _ in in_threads(lambda start: _copy(before, target, start), range(0, len(before), _COPIED_ROWS)):
+                pass
             return before
         self.give_back(before)
         return target
@@ -173,6 +186,11 @@ def _matrix_of(work: Work, frontier: Frontier, buffers: Buffers) -> Matrix:
         block = frontier.block(start, min(start + step, nodes))
         out[start : start + step] = block if work.kept_as == "float32" else encode(block)
     return Matrix(out)
+
+
+def _copy(target: NDArray[Any], source: NDArray[Any], start: int) -> None:
+    rows = slice(start, start + _COPIED_ROWS)
+    np.copyto(target[rows], source[rows])
 
 
 def _set_back(values: NDArray[Any], seeds: Seeds) -> None:

@@ -6,27 +6,32 @@ factor for each row and one for each column, found in passes over blocks of rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.diffusion import passes
 from mmdiff.diffusion.batch import Buffers, Work
-from mmdiff.diffusion.bfloat16 import encode
+from mmdiff.diffusion.passes import Applied
 from mmdiff.diffusion.product import Pull, product
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.states import Matrix
-from mmdiff.diffusion.variant import SINKHORN_ROUNDS, Variant
-from mmdiff.parallel import in_threads
+from mmdiff.diffusion.variant import SINKHORN_ROUNDS
 
-Blocks = Callable[[int, int], NDArray[np.float32]]
-"""Rows start..stop-1 of a matrix, all classes."""
+BLOCK_ROWS = 1 << 13
+_NO_ROWS = np.empty(0, np.float32)
 
 
 class Plates(Protocol):
-    """Where the products of an iteration are kept, a matrix of float32 for each batch."""
+    """Where the products of an iteration are kept, a matrix of float32 for each batch.
+
+    In memory they are the arrays that were put there, and may be written over by what becomes of them.
+    """
+
+    in_memory: ClassVar[bool] = False
 
     def get(self, iteration: int, batch: int) -> NDArray[np.float32] | None: ...
 
@@ -36,8 +41,10 @@ class Plates(Protocol):
         """The products of an iteration are not needed any more."""
 
 
-class InMemory:
+class InMemory(Plates):
     """Plates in memory."""
+
+    in_memory = True
 
     def __init__(self) -> None:
         self._plates: dict[tuple[int, int], NDArray[np.float32]] = {}
@@ -46,7 +53,7 @@ class InMemory:
         return self._plates.get((iteration, batch))
 
     def put(self, iteration: int, batch: int, values: NDArray[np.float32]) -> None:
-        self._plates[iteration, batch] = values.copy()
+        self._plates[iteration, batch] = values
 
     def drop(self, iteration: int) -> None:
         for key in [key for key in self._plates if key[0] == iteration]:
@@ -55,20 +62,12 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Operator:
-    """What became of a product P: S = (rows * P * columns)^gamma * after, and the seeds' rows set back."""
+    """What became of a product P: S = (rows * P * columns)^gamma * after. None is a factor of one."""
 
     rows: NDArray[np.float32] | None = None
     columns: NDArray[np.float32] | None = None
+    gamma: float = 1.0
     after: NDArray[np.float32] | None = None
-
-    def apply(self, values: NDArray[np.float32], start: int, columns: slice, gamma: float | None) -> NDArray[np.float32]:
-        if self.rows is not None:
-            values = values * self.rows[start : start + len(values), None]
-        if self.columns is not None:
-            values = values * self.columns[columns]
-        if self.after is not None and gamma is not None:
-            values = values**gamma * self.after[columns]
-        return values
 
 
 @dataclass(frozen=True)
@@ -87,41 +86,31 @@ class CoupledStep:
 class Coupled:
     """The iterations of a diffusion whose classes are coupled. Batches are slices of the columns of Y."""
 
-    def __init__(
-        self, work: Work, seeds: Seeds, batches: Sequence[slice], prior: NDArray[np.float64], plates: Plates, block_rows: int
-    ) -> None:
-        self.work, self.seeds, self.batches, self.prior, self.plates = work, seeds, batches, prior, plates
-        self.nodes = work.stream.graph.nodes
-        starts = range(0, self.nodes, block_rows)
-        self.spans = [(start, min(start + block_rows, self.nodes)) for start in starts]
-        # Y as it is, not in units of heights.
-        self.Y = replace(seeds, values=np.ones_like(seeds.values))
-        self._pull = Pull(seeds, 1.0 if work.variant.alpha is None else work.variant.alpha)
+    def __init__(self, work: Work, seeds: Seeds, batches: Sequence[slice], prior: NDArray[np.float64], plates: Plates) -> None:
+        self.work, self.batches, self.prior, self.plates = work, batches, prior, plates
+        self.classes, self.nodes = seeds.classes, work.stream.graph.nodes
+        self.spans = [(start, min(start + BLOCK_ROWS, self.nodes)) for start in range(0, self.nodes, BLOCK_ROWS)]
+        self._seeds = [seeds.select(np.arange(columns.start, columns.stop)) for columns in batches]
+        self._alpha = 1.0 if work.variant.alpha is None else work.variant.alpha
 
     def steps(self, buffers: Buffers | None = None) -> Iterator[CoupledStep]:
         """All batches of all iterations that are not behind us."""
         buffers = buffers or Buffers()
         iteration = self._resumed()
         while True:
-            operator = self._operator(iteration)
-            shown = scales(self.work.variant, lambda a, b: self._S(iteration, operator, a, b), self.spans, self.prior)  # noqa: B023
+            S = self._apply(iteration, self._operator(iteration), self.work.variant.reset_seeds)
+            shown = self._eta(S)
+            rows = self._in_heights(shown.rows)
             for number, columns in enumerate(self.batches):
-                state, nonzero = self._load(iteration, number, operator, buffers)
-                rows = self._in_heights(shown.rows)
-                yield CoupledStep(
-                    iteration,
-                    number,
-                    state,
-                    rows,
-                    _or_ones(shown.columns, self.seeds.classes)[columns].astype(np.float64),
-                    state.column_sums(self.work.heights),
-                    nonzero,
-                )
+                state, sums, nonzero = self._load(S[number], buffers)
+                factors = np.asarray(self._of_columns(shown.columns)[columns], np.float64)
+                yield CoupledStep(iteration, number, state, rows, factors, sums, nonzero)
                 if iteration < self.work.iterations and self.plates.get(iteration + 1, number) is None:
                     out = buffers.target((self.nodes, state.width), "float32", source_is_matrix=True)
-                    product(self.work.stream, state.values, out, self._batch_pull(columns))
+                    product(self.work.stream, state.values, out, Pull(self._seeds[number], self._alpha))
                     self.plates.put(iteration + 1, number, out)
-                    buffers.give_back(out)
+                    if not self.plates.in_memory:
+                        buffers.give_back(out)
                 buffers.give_back(state.values)
             if iteration == self.work.iterations:
                 return
@@ -135,119 +124,96 @@ class Coupled:
                 return iteration
         return 0
 
-    def _batch_pull(self, columns: slice) -> Pull:
-        return replace(self._pull, seeds=self.seeds.select(np.arange(columns.start, columns.stop)))
-
-    def _in_heights(self, rows: NDArray[np.float32] | None) -> NDArray[np.float32]:
-        own = np.ones(self.nodes, np.float32) if self.work.heights is None else self.work.heights
-        return own if rows is None else own * rows
-
-    def _P(self, iteration: int, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows of the product that led to an iteration, all classes."""
-        plates = [self.plates.get(iteration, batch) for batch in range(len(self.batches))]
-        block = np.concatenate([plate[start:stop] for plate in plates if plate is not None], axis=1)
-        return block if self.work.heights is None else block * self.work.heights[start:stop, None]
-
-    def _S(self, iteration: int, operator: Operator, start: int, stop: int) -> NDArray[np.float32]:
-        if iteration == 0:
-            block = np.zeros((stop - start, self.seeds.classes), np.float32)
-            self._set_back(block, start, slice(0, self.seeds.classes))
-            return block
-        everything = slice(0, self.seeds.classes)
-        block = operator.apply(self._P(iteration, start, stop), start, everything, self.work.variant.gamma)
-        if self.work.variant.reset_seeds:
-            self._set_back(block, start, everything)
-        return block
+    def _apply(self, iteration: int, operator: Operator, set_back: bool) -> list[Applied]:
+        """What an operator makes of the product that led to an iteration, batch by batch; at the beginning it is Y."""
+        parts = []
+        for number, columns in enumerate(self.batches):
+            plate, seeds = self.plates.get(iteration, number), self._seeds[number]
+            chosen = slice(None) if set_back or iteration == 0 else slice(0)
+            parts.append(
+                Applied(
+                    np.empty((0, seeds.classes), np.float32) if plate is None else plate,
+                    _NO_ROWS if self.work.heights is None else self.work.heights,
+                    _NO_ROWS if operator.rows is None else operator.rows,
+                    self._of_columns(operator.columns)[columns],
+                    operator.gamma,
+                    self._of_columns(operator.after)[columns],
+                    seeds.nodes[chosen],
+                    seeds.offsets,
+                    seeds.columns,
+                )
+            )
+        return parts
 
     def _operator(self, iteration: int) -> Operator:
         """eta and Gamma for the product that led to an iteration."""
         if iteration == 0:
             return Operator()
         gamma = self.work.variant.gamma
-        operator = scales(self.work.variant, lambda start, stop: self._P(iteration, start, stop), self.spans, self.prior)
+        operator = self._eta(self._apply(iteration, Operator(), set_back=False))
         if gamma is None:
             return operator
-        everything = slice(0, self.seeds.classes)
-        sums = np.zeros(self.seeds.classes)
+        raised = replace(operator, gamma=gamma)
+        return replace(raised, after=_inverse(self._column_sums(self._apply(iteration, raised, set_back=False), _NO_ROWS)))
+
+    def _eta(self, matrix: Sequence[Applied]) -> Operator:
+        """The factors that eta applies to the rows and columns of a matrix; only those of positive sum are touched."""
+        if self.work.variant.eta == "row":
+            return Operator(self._row_factors(matrix, np.ones(self.classes, np.float32)))
+        columns, rows = np.ones(self.classes), _NO_ROWS
+        for _ in range(SINKHORN_ROUNDS):
+            sums = self._column_sums(matrix, rows)
+            np.divide(self.prior, sums, out=columns, where=sums > 0)
+            rows = self._row_factors(matrix, columns.astype(np.float32))
+        return Operator(rows, columns.astype(np.float32))
+
+    def _row_factors(self, matrix: Sequence[Applied], columns: NDArray[np.float32]) -> NDArray[np.float32]:
+        """1 / the sum of each row, 1 where that is zero."""
+        factors = np.empty(self.nodes, np.float32)
+
+        def part(span: tuple[int, int]) -> None:
+            sums = np.zeros(span[1] - span[0])
+            for batch, own in zip(self.batches, matrix, strict=True):
+                passes.add_row_sums(own, *span, columns[batch], sums)
+            factors[slice(*span)] = _inverse(sums)
+
+        for _ in self.work.stream.map(part, self.spans):
+            pass
+        return factors
+
+    def _column_sums(self, matrix: Sequence[Applied], rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Of all classes, each row times its factor."""
 
         def part(span: tuple[int, int]) -> NDArray[np.float64]:
-            block = operator.apply(self._P(iteration, *span), span[0], everything, None)
-            return np.asarray((block**gamma).sum(axis=0, dtype=np.float64))
+            return np.concatenate([passes.column_sums(own, *span, rows) for own in matrix])
 
-        for total in in_threads(part, self.spans):
-            sums += total
-        return replace(operator, after=_inverse(sums, 1.0))
+        return sum(self.work.stream.map(part, self.spans), np.zeros(self.classes))
 
-    def _load(self, iteration: int, batch: int, operator: Operator, buffers: Buffers) -> tuple[Matrix, int]:
-        """A batch of S in memory, in units of heights, as the product takes it."""
-        columns = self.batches[batch]
-        out = buffers.target((self.nodes, columns.stop - columns.start), self.work.kept_as, source_is_matrix=False)
-        plate = self.plates.get(iteration, batch)
-        heights, gamma = self.work.heights, self.work.variant.gamma
+    def _load(self, S: Applied, buffers: Buffers) -> tuple[Matrix, NDArray[np.float64], int]:
+        """A batch of S in units of heights, as the product takes it, the sums of its columns, and what is not zero."""
+        shape, dtype = (self.nodes, len(S.columns)), self.work.kept_as
+        if self.plates.in_memory and len(S.plate) and dtype == "float32":
+            out: NDArray[Any] = S.plate
+        else:
+            out = buffers.target(shape, dtype, source_is_matrix=False)
+        total, nonzero = np.zeros(shape[1]), 0
 
-        def load(span: tuple[int, int]) -> int:
-            start, stop = span
-            if plate is None:
-                block = np.zeros((stop - start, out.shape[1]), np.float32)
-            else:
-                block = plate[start:stop] if heights is None else plate[start:stop] * heights[start:stop, None]
-                block = operator.apply(block, start, columns, gamma)
-            if plate is None or self.work.variant.reset_seeds:
-                block = block if block.flags.writeable else block.copy()
-                self._set_back(block, start, columns)
-            if heights is not None:
-                block = block / heights[start:stop, None]
-            out[start:stop] = block if self.work.kept_as == "float32" else encode(np.ascontiguousarray(block))
-            return int(np.count_nonzero(block))
+        def part(span: tuple[int, int]) -> tuple[NDArray[np.float64], int]:
+            sums = np.zeros(shape[1])
+            return sums, passes.store(S, *span, out, sums)
 
-        return Matrix(out), sum(in_threads(load, self.spans))
+        for sums, count in self.work.stream.map(part, self.spans):
+            total += sums
+            nonzero += count
+        return Matrix(out), total, nonzero
 
-    def _set_back(self, block: NDArray[np.float32], start: int, columns: slice) -> None:
-        """Y in the seeds' rows of a block."""
-        first, last = np.searchsorted(self.Y.nodes, [start, start + len(block)])
-        for seed in range(first, last):
-            row = self.Y.nodes[seed] - start
-            block[row] = 0
-            own = self.Y.columns[self.Y.offsets[seed] : self.Y.offsets[seed + 1]]
-            block[row, own[(own >= columns.start) & (own < columns.stop)] - columns.start] = 1
+    def _of_columns(self, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        return np.ones(self.classes, np.float32) if factors is None else factors
+
+    def _in_heights(self, rows: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        own = np.ones(self.nodes, np.float32) if self.work.heights is None else self.work.heights
+        return own if rows is None else own * rows
 
 
-def scales(variant: Variant, blocks: Blocks, spans: Sequence[tuple[int, int]], prior: NDArray[np.float64]) -> Operator:
-    """The factors that eta applies to the rows and columns of a matrix, of which only those of positive sum are touched."""
-    if variant.eta == "row":
-        return Operator(_row_factors(blocks, spans, None))
-    columns = np.ones(len(prior))
-    rows: NDArray[np.float32] | None = None
-    for _ in range(SINKHORN_ROUNDS):
-        sums = np.zeros(len(prior))
-        for total in in_threads(lambda span, rows=rows: _weighted_sums(blocks(*span), rows, span), spans):  # type: ignore[misc]
-            sums += total
-        np.divide(prior, sums, out=columns, where=sums > 0)
-        rows = _row_factors(blocks, spans, columns.astype(np.float32))
-    return Operator(rows, columns.astype(np.float32))
-
-
-def _weighted_sums(block: NDArray[np.float32], rows: NDArray[np.float32] | None, span: tuple[int, int]) -> NDArray[np.float64]:
-    if rows is None:
-        return np.asarray(block.sum(axis=0, dtype=np.float64))
-    return np.asarray((block * rows[slice(*span), None]).sum(axis=0, dtype=np.float64))
-
-
-def _row_factors(blocks: Blocks, spans: Sequence[tuple[int, int]], columns: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """1 / the sum of each row, 1 where that is zero."""
-
-    def part(span: tuple[int, int]) -> NDArray[np.float32]:
-        block = blocks(*span)
-        sums = (block if columns is None else block * columns).sum(axis=1, dtype=np.float64)
-        return _inverse(sums, 1.0)
-
-    return np.concatenate(list(in_threads(part, spans)))
-
-
-def _inverse(sums: NDArray[Any], otherwise: float) -> NDArray[np.float32]:
-    inverse: NDArray[Any] = np.divide(1, sums, out=np.full(sums.shape, otherwise), where=sums > 0)
-    return inverse.astype(np.float32)
-
-
-def _or_ones(values: NDArray[np.float32] | None, count: int) -> NDArray[np.float32]:
-    return np.ones(count, np.float32) if values is None else values
+def _inverse(sums: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.divide(1, sums, out=np.ones(sums.shape), where=sums > 0).astype(np.float32)

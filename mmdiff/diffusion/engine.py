@@ -19,9 +19,6 @@ from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.sums import column_sums
 from mmdiff.diffusion.variant import Variant
 
-# Bytes of the blocks of rows, all classes wide, in which operators that couple the classes are computed.
-BLOCK_BYTES = 32 << 20
-
 
 @dataclass(frozen=True)
 class Report:
@@ -103,35 +100,46 @@ class Diffusion:
         if self.variant.coupled:
             yield from self._coupled_reports(buffers, plates or InMemory())
         else:
-            yield from self._batch_reports(buffers, keeper or Keeper())
+            keeper = keeper or Keeper()
+            for batch in range(len(self.batches)):
+                if not keeper.is_done(batch):
+                    yield from self.reports_of(batch, buffers, keeper)
 
     @cached_property
     def _heights(self) -> Heights:
         return heights_of(self.stream.graph.scale) if self.variant.normalize_graph == "symmetric" else None
 
-    def _batch_reports(self, buffers: Buffers | None, keeper: Keeper) -> Iterator[Report]:
-        todo = [batch for batch in range(len(self.batches)) if not keeper.is_done(batch)]
-        if not todo:
-            return
-        work = self.work()
-        seeds = self.seeds.in_units_of(self._heights)
-        sums = None if work.whole else column_sums(self.stream, seeds, self.variant, self._heights, self.iterations)
-        for batch in todo:
-            columns = self.columns(batch)
-            for step in steps(work, seeds.select(columns), buffers, keeper.resume(batch)):
-                if sums is None and isinstance(step.state, Matrix):
-                    own = step.state.column_sums(self._heights)
-                else:
-                    own = np.empty(0) if sums is None else sums[step.iteration, columns]
-                factors = self._factors(own, columns)
-                yield Report(step.iteration, batch, step.state, self._heights, factors, own, step.nonzero, step.rows)
-                if step.iteration < self.iterations:
-                    keeper.keep(batch, step)
+    def reports_of(self, batch: int, buffers: Buffers | None, keeper: Keeper) -> Iterator[Report]:
+        """S after every iteration of one batch, whose classes are not coupled to those of others."""
+        columns, sums = self.columns(batch), self._sums
+        for step in steps(self._work, self._own_seeds.select(columns), buffers, keeper.resume(batch)):
+            if sums is None and isinstance(step.state, Matrix):
+                own = step.state.column_sums(self._heights)
+            else:
+                own = np.empty(0) if sums is None else sums[step.iteration, columns]
+            factors = self._factors(own, columns)
+            yield Report(step.iteration, batch, step.state, self._heights, factors, own, step.nonzero, step.rows)
+            if step.iteration < self.iterations:
+                keeper.keep(batch, step)
+
+    @cached_property
+    def _work(self) -> Work:
+        return self.work()
+
+    @cached_property
+    def _own_seeds(self) -> Seeds:
+        return self.seeds.in_units_of(self._heights)
+
+    @cached_property
+    def _sums(self) -> NDArray[np.float64] | None:
+        """The column sums of S after every iteration, where they need not be taken from it."""
+        if self._work.whole:
+            return None
+        return column_sums(self.stream, self._own_seeds, self.variant, self._heights, self.iterations)
 
     def _coupled_reports(self, buffers: Buffers | None, plates: Plates) -> Iterator[Report]:
         seeds = self.seeds.select(self.order).in_units_of(self._heights)
-        rows = max(1, BLOCK_BYTES // (4 * self.seeds.classes))
-        coupled = Coupled(self.work(), seeds, self.batches, self.prior[self.order], plates, rows)
+        coupled = Coupled(self.work(), seeds, self.batches, self.prior[self.order], plates)
         nodes = self.stream.graph.nodes
         for step in coupled.steps(buffers):
             yield Report(step.iteration, step.batch, step.state, step.rows, step.columns, step.sums, step.nonzero, nodes)

@@ -22,7 +22,11 @@ from mmdiff.jit import exact_kernel, kernel
 from mmdiff.knn.half import decode as from_half
 
 # What it costs to visit an entry of a frontier, and to look whether there is any, in columns of the product of a whole matrix.
-ENTRY_COST, EDGE_COST = 8, 4
+ENTRY_COST, EDGE_COST = 70, 20
+
+# A result is kept as a frontier while the visits that make it cost less than so many columns of each row: it is quick to make
+# either way, but the product that follows is quicker from a frontier.
+_KEPT_COST = 9
 
 _ENTRY_BYTES = 8
 
@@ -52,7 +56,7 @@ def stays_small(stream: Stream, frontier: Frontier, itemsize: int) -> bool:
     graph = stream.graph
     entries = visits(stream, frontier)
     whole = graph.nodes * frontier.width
-    quicker = ENTRY_COST * entries < whole
+    quicker = ENTRY_COST * entries < _KEPT_COST * whole
     return quicker and 2 * _ENTRY_BYTES * entries < itemsize * whole
 
 
@@ -62,7 +66,8 @@ def advance_frontier(stream: Stream, frontier: Frontier, pull: Pull, needed: Row
     rows = _wanted(stream, frontier, pull, needed)
 
     def work(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-        most = _bound(graph.indptr, graph.indices, block.rows, frontier.offsets, frontier.width) + _extra(pull, block.rows)
+        arrays = (frontier.present, frontier.offsets, frontier.width)
+        most = _bound(graph.indptr, graph.indices, block.rows, *arrays) + _extra(pull, block.rows)
         lengths = np.empty(len(block.rows), np.int64)
         columns, values = np.empty(most, np.int32), np.empty(most, np.float32)
         arguments = (*_arrays(stream, frontier), block.rows, lengths, columns, values, short, *pull.arguments())
@@ -114,12 +119,17 @@ def _extra(pull: Pull, rows: NDArray[np.int64]) -> int:
 def _arrays(stream: Stream, frontier: Frontier) -> tuple[Any, ...]:
     graph = stream.graph
     rows = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
-    return (*rows, frontier.offsets, frontier.columns, frontier.values)
+    return (*rows, frontier.present, frontier.offsets, frontier.columns, frontier.values)
 
 
 @kernel
 def _bound(
-    indptr: NDArray[np.int64], indices: NDArray[np.uint32], rows: NDArray[np.int64], offsets: NDArray[np.int64], width: int
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.uint32],
+    rows: NDArray[np.int64],
+    present: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    width: int,
 ) -> int:
     """The most entries that the product can have in these rows."""
     total = 0
@@ -127,7 +137,8 @@ def _bound(
         own = 0
         for edge in range(indptr[row], indptr[row + 1]):
             node = indices[edge] & np.uint32(0x7FFFFFFF)
-            own += offsets[node + 1] - offsets[node]
+            if present[node >> 3] >> (node & 7) & 1:
+                own += offsets[node + 1] - offsets[node]
         total += min(own, width)
     return total
 
@@ -138,6 +149,7 @@ def _add_up(
     indptr: NDArray[np.int64],
     indices: NDArray[np.uint32],
     weights: NDArray[Any] | None,
+    present: NDArray[np.uint8],
     offsets: NDArray[np.int64],
     columns: NDArray[np.int32],
     values: NDArray[np.float32],
@@ -148,9 +160,9 @@ def _add_up(
     count = 0
     for edge in range(indptr[i], indptr[i + 1]):
         node = indices[edge] & np.uint32(0x7FFFFFFF)
-        first, last = offsets[node], offsets[node + 1]
-        if first == last:
+        if not present[node >> 3] >> (node & 7) & 1:
             continue
+        first, last = offsets[node], offsets[node + 1]
         weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else from_half(weights[edge])
         for entry in range(first, last):
             c = columns[entry]
@@ -200,6 +212,7 @@ def _advance(
     indices: NDArray[np.uint32],
     weights: NDArray[Any] | None,
     scale: NDArray[np.float32],
+    present: NDArray[np.uint8],
     offsets: NDArray[np.int64],
     columns: NDArray[np.int32],
     values: NDArray[np.float32],
@@ -223,7 +236,7 @@ def _advance(
     written = 0
     for r in range(len(rows)):
         i = rows[r]
-        count = _add_up(i, indptr, indices, weights, offsets, columns, values, sums, touched)
+        count = _add_up(i, indptr, indices, weights, present, offsets, columns, values, sums, touched)
         seed = np.searchsorted(seeds, i) if share > 0 else 0
         count = _finish(
             i, seed, count, scale[i] * alpha, seeds, seed_offsets, seed_columns, seed_values, share, reset, sums, touched
@@ -248,6 +261,7 @@ def _spread(
     indices: NDArray[np.uint32],
     weights: NDArray[Any] | None,
     scale: NDArray[np.float32],
+    present: NDArray[np.uint8],
     offsets: NDArray[np.int64],
     columns: NDArray[np.int32],
     values: NDArray[np.float32],
@@ -268,7 +282,7 @@ def _spread(
     nonzero = 0
     for r in range(len(rows)):
         i, place = rows[r], places[r]
-        count = _add_up(i, indptr, indices, weights, offsets, columns, values, sums, touched)
+        count = _add_up(i, indptr, indices, weights, present, offsets, columns, values, sums, touched)
         seed = np.searchsorted(seeds, i) if share > 0 else 0
         count = _finish(
             i, seed, count, scale[i] * alpha, seeds, seed_offsets, seed_columns, seed_values, share, reset, sums, touched

@@ -1,12 +1,13 @@
 """What a diffusion keeps in its draft as it goes, so that a killed run loses at most one iteration of one batch.
 
 Scores are kept batch by batch, each a scratch array of planes. S is kept after an iteration where that took long enough to be
-worth it: what is not kept can be had again in less than KEEP_SECONDS.
+worth it: what is not kept can be had again in less than KEEP_SECONDS. What others compute of a batch is kept when it is done.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
@@ -18,6 +19,7 @@ from mmdiff.diffusion.coupled import Plates
 from mmdiff.diffusion.engine import Diffusion, Keeper, Report
 from mmdiff.diffusion.states import Matrix
 from mmdiff.diffusion.tops import Tops
+from mmdiff.formats.loose import Laid, take
 from mmdiff.formats.manifest import Json
 from mmdiff.formats.publish import ArrayWriter, Draft
 from mmdiff.parallel import in_threads
@@ -25,23 +27,68 @@ from mmdiff.parallel import in_threads
 KEEP_SECONDS = 5.0
 
 
-class Kept(Keeper):
-    """Scores, statistics and states of the batches, in the draft."""
+class Entering(Keeper):
+    """Enters what reports say: the scores of a batch into its part, statistics into notes, the best classes into `tops`."""
 
-    def __init__(self, draft: Draft, diffusion: Diffusion, planes: list[int], every_row: bool) -> None:
-        self.draft, self.diffusion, self.planes = draft, diffusion, planes
+    def __init__(self, diffusion: Diffusion, planes: list[int], tops: Tops | None, declare: Callable[..., ArrayWriter]) -> None:
+        self.diffusion, self.planes, self.tops, self._declare = diffusion, planes, tops, declare
+        self.notes: dict[str, list[Json]] = {}
         self._parts: dict[int, ArrayWriter] = {}
-        # The best classes that were kept are those of all batches so far, whose borders must be the same.
-        noted = draft.noted if draft.noted.get("width") == diffusion.width else {}
-        self.notes: dict[str, list[Json]] = noted.get("steps", {})
-        self.done: list[str] = self._still_whole(noted.get("done", []))
-        self.tops = self._kept_tops() if every_row else None
-        self._clock = time.perf_counter()
 
     def key(self, batch: int) -> str:
         """Batches are known by their columns: a run with other batches does not mistake them for its own."""
         columns = self.diffusion.batches[batch]
         return f"{columns.start}_{columns.stop}"
+
+    def enter(self, report: Report) -> None:
+        """Keeps what a report says of the test points, and of all nodes after the last iteration."""
+        key = self.key(report.batch)
+        steps = self.notes.setdefault(key, [])
+        del steps[report.iteration :]
+        steps.append({"nonzero": report.nonzero, "rows": report.computed, "sums": report.sums.tolist()})
+        if self.diffusion.neighbors is not None and report.iteration in self.planes:
+            self._write_scores(report, self.diffusion.neighbors)
+        if report.iteration == self.diffusion.iterations and self.tops is not None:
+            self.tops.enter(report.block, self.diffusion.columns(report.batch))
+
+    def part(self, batch: int) -> ArrayWriter:
+        """The scores of a batch: planes, test points, columns."""
+        if batch not in self._parts:
+            tests = 0 if self.diffusion.neighbors is None else len(self.diffusion.neighbors)
+            shape = (len(self.planes), tests, len(self.diffusion.columns(batch)))
+            self._parts[batch] = self._declare(f"pass_scores_{self.key(batch)}", shape, "float32")
+        return self._parts[batch]
+
+    def _write_scores(self, report: Report, neighbors: NDArray[np.uint32]) -> None:
+        writer = self.part(report.batch)
+        plane = self.planes.index(report.iteration)
+        tests, per_plane = len(neighbors), writer.spec.chunks_per_plane
+
+        def write(chunk: int) -> None:
+            first, stop = (row - plane * tests for row in writer.spec.rows(chunk))
+            writer.write(chunk, report.scores(neighbors[first:stop]))
+
+        own = range(plane * per_plane, (plane + 1) * per_plane)
+        for _ in in_threads(write, [chunk for chunk in own if chunk not in writer.crcs]):
+            pass
+
+
+class Kept(Entering):
+    """Scores, statistics and states of the batches, in the draft."""
+
+    def __init__(self, draft: Draft, diffusion: Diffusion, planes: list[int], every_row: bool) -> None:
+        super().__init__(diffusion, planes, None, draft.scratch)
+        self.draft = draft
+        # The best classes that were kept are those of all batches so far, whose borders must be the same.
+        noted = draft.noted if draft.noted.get("width") == diffusion.width else {}
+        self.notes = noted.get("steps", {})
+        self.done: list[str] = self._still_whole(noted.get("done", []))
+        self.tops = self._kept_tops() if every_row else None
+        self._clock = time.perf_counter()
+
+    @property
+    def todo(self) -> list[int]:
+        return [batch for batch in range(len(self.diffusion.batches)) if not self.is_done(batch)]
 
     def is_done(self, batch: int) -> bool:
         return self.key(batch) in self.done
@@ -70,29 +117,6 @@ class Kept(Keeper):
             self.draft.drop(self._state(batch, before))
         self._clock = time.perf_counter()
 
-    def enter(self, report: Report) -> None:
-        """Keeps what a report says of the test points, and of all nodes after the last iteration."""
-        key = self.key(report.batch)
-        steps = self.notes.setdefault(key, [])
-        del steps[report.iteration :]
-        steps.append({"nonzero": report.nonzero, "rows": report.computed, "sums": report.sums.tolist()})
-        if self.diffusion.neighbors is not None and report.iteration in self.planes:
-            self._write_scores(report, self.diffusion.neighbors)
-        if report.iteration == self.diffusion.iterations:
-            if self.tops is not None:
-                self.tops.enter(report.block, self.diffusion.columns(report.batch))
-            if not self.diffusion.variant.coupled:
-                self._finish(report.batch)
-
-    def part(self, batch: int) -> ArrayWriter:
-        """The scores of a batch: planes, test points, columns."""
-        if batch not in self._parts:
-            tests = 0 if self.diffusion.neighbors is None else len(self.diffusion.neighbors)
-            width = self.diffusion.batches[batch].stop - self.diffusion.batches[batch].start
-            shape = (len(self.planes), tests, width)
-            self._parts[batch] = self.draft.scratch(f"pass_scores_{self.key(batch)}", shape, "float32")
-        return self._parts[batch]
-
     def knows(self, batch: int, iterations: int) -> bool:
         """Whether all that there is to say of the first iterations of a batch is kept, and still whole."""
         if len(self.notes.get(self.key(batch), [])) < iterations:
@@ -106,36 +130,50 @@ class Kept(Keeper):
     def note(self) -> None:
         self.draft.note({"width": self.diffusion.width, "steps": self.notes, "done": self.done})
 
-    def _write_scores(self, report: Report, neighbors: NDArray[np.uint32]) -> None:
-        writer = self.part(report.batch)
-        plane = self.planes.index(report.iteration)
-        tests, per_plane = len(neighbors), writer.spec.chunks_per_plane
-
-        def write(chunk: int) -> None:
-            first, stop = (row - plane * tests for row in writer.spec.rows(chunk))
-            writer.write(chunk, report.scores(neighbors[first:stop]))
-
-        own = range(plane * per_plane, (plane + 1) * per_plane)
-        for _ in in_threads(write, [chunk for chunk in own if chunk not in writer.crcs]):
-            pass
-
-    def _finish(self, batch: int) -> None:
+    def finish(self, batch: int) -> None:
+        """Notes that a batch is done."""
         if self.tops is not None:
             for name, values in vars(self.tops).items():
-                self.draft.scratch(f"pass_top_{name}_{self.key(batch)}", values.shape, values.dtype.name).fill(values)
+                kept = f"pass_top_{name}_{self.key(batch)}"
+                # Of a run that was killed before it noted it, when other batches may have been done.
+                self.draft.drop(kept)
+                self.draft.scratch(kept, values.shape, values.dtype.name).fill(values)
         self.done.append(self.key(batch))
         self.note()
         for iteration in range(1, self.diffusion.iterations):
             self.draft.drop(self._state(batch, iteration))
-        if batch and self.tops is not None:
+        if len(self.done) > 1 and self.tops is not None:
             for name in vars(self.tops):
-                self.draft.drop(f"pass_top_{name}_{self.key(batch - 1)}")
+                self.draft.drop(f"pass_top_{name}_{self.done[-2]}")
+
+    def own_tops(self, batch: int) -> dict[str, ArrayWriter]:
+        """Where those who compute one batch elsewhere write the best classes of it alone."""
+        if self.tops is None:
+            return {}
+        arrays = vars(self.tops).items()
+        return {
+            name: self.draft.scratch(f"pass_own_{name}_{self.key(batch)}", values.shape, values.dtype.name)
+            for name, values in arrays
+        }
+
+    def take(self, batch: int, notes: list[Json], scores: list[Laid], tops: dict[str, list[Laid]]) -> None:
+        """Keeps a batch that was computed elsewhere."""
+        self.notes[self.key(batch)] = notes
+        take(self.part(batch), scores)
+        own = self.own_tops(batch)
+        for name, writer in own.items():
+            take(writer, tops[name])
+        if self.tops is not None:
+            self.tops.merge(Tops(**{name: writer.mapped() for name, writer in own.items()}))
+        self.finish(batch)
+        for name in own:
+            self.draft.drop(f"pass_own_{name}_{self.key(batch)}")
 
     def _still_whole(self, done: list[str]) -> list[str]:
-        """Of the batches that are done those before the first that is damaged."""
-        batches = range(len(self.diffusion.batches))
-        whole = takewhile(lambda batch: self.key(batch) in done and self.knows(batch, self.diffusion.iterations + 1), batches)
-        return [self.key(batch) for batch in whole]
+        """Of the batches that are done, in the order in which they were, those before the first that is damaged."""
+        batches = {self.key(batch): batch for batch in range(len(self.diffusion.batches))}
+        after = self.diffusion.iterations + 1
+        return list(takewhile(lambda key: key in batches and self.knows(batches[key], after), done))
 
     def _kept_tops(self) -> Tops:
         """The best classes of the batches that are done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmdiff.diffusion import engine, tops
+from mmdiff.diffusion import tops
 from mmdiff.diffusion.problem import Problem
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.arrays import CHUNK_BYTES, ArraySpec
@@ -18,8 +18,6 @@ _KERNEL_BYTES = 96 << 20
 _NODE_BYTES = 24 + 9
 _HEIGHT_BYTES = 4
 _ROW_FACTOR_BYTES = 12
-# Blocks of rows that a thread holds of a coupled operator: what is read, scaled, raised and encoded.
-_COPIES = 4
 
 # A batch that is narrower than this is better widened with a buffer on disk.
 _NARROW = 32
@@ -29,7 +27,8 @@ _USUAL = 96
 
 @dataclass(frozen=True)
 class Needs:
-    """Of a run: columns of a batch, whether S changes between memory and disk, bytes of memory at the most, bytes on disk.
+    """Of a run: columns of a batch, whether S changes between memory and disk, bytes of memory at the most (of each worker),
+    bytes on disk.
 
     On disk there are the scores, first as `parts`, one for each batch, and `states`: of coupled operators the products, of
     others S after an iteration, where that takes long.
@@ -46,20 +45,24 @@ class Needs:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user fixed: columns of a batch (None for auto) and the limit of memory."""
+    """What the user fixed: columns of a batch (None for auto), and the limit of memory of all workers together."""
 
     cols_per_batch: int | None
     memory: int
     iterations: int
     planes: int
     every_row: bool
+    workers: int = 1
 
 
 def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
-    """The widest batches that fit, or those that were asked for; refused where they do not fit."""
+    """The widest batches that fit and leave none of the workers idle, or those that were asked for; refused where they do not
+    fit.
+    """
     nodes, classes = problem.graph.nodes, problem.seeds.classes
+    memory = asked.memory // asked.workers
     fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, asked.every_row)
-    room = max(0, asked.memory - fixed)
+    room = max(0, memory - fixed)
     column = nodes * variant.itemsize
     # A coupled operator writes its products as float32, beside the state.
     pair = nodes * (variant.itemsize + 4) if variant.coupled else 2 * column
@@ -69,21 +72,24 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
         width = min(classes, max(1, room // pair))
         if width < min(_NARROW, classes) and not variant.coupled:
             width = min(classes, _NARROW, max(1, room // column))
+        width = min(width, -(-classes // asked.workers))
     batches = -(-classes // width)
     width = -(-classes // batches)
     two, one = fixed + width * pair, fixed + width * column
-    if two <= asked.memory:
+    if two <= memory:
         return Needs(width, batches, False, two, *_disk(problem, variant, asked, width, False))
-    if one <= asked.memory and not variant.coupled:
+    if one <= memory and not variant.coupled:
         return Needs(width, batches, True, one, *_disk(problem, variant, asked, width, True))
     each = pair if variant.coupled else column
     most = room // each
     if most and asked.cols_per_batch is not None:
         remedy = f"--cols-per-batch {most} or auto fits"
     else:
-        remedy = f"At least --memory {-(-(fixed + each) >> 20)}M is needed"
+        remedy = f"At least --memory {asked.workers * -(-(fixed + each) >> 20)}M is needed"
+    share = f", {memory >> 20}M for each of {asked.workers} workers" if asked.workers > 1 else ""
     raise BadOption(
-        f"--memory {asked.memory >> 20}M: {width} columns of {nodes:,} nodes need {(fixed + width * each) >> 20}M. {remedy}."
+        f"--memory {asked.memory >> 20}M{share}: {width} columns of {nodes:,} nodes need {(fixed + width * each) >> 20}M. "
+        f"{remedy}."
     )
 
 
@@ -95,7 +101,7 @@ def held_beside(problem: Problem, variant: Variant, every_row: bool) -> int:
     if variant.normalize_graph == "symmetric":
         total += nodes * _HEIGHT_BYTES
     if variant.coupled:
-        total += nodes * _ROW_FACTOR_BYTES + cores() * _COPIES * min(engine.BLOCK_BYTES, 4 * nodes * classes)
+        total += nodes * _ROW_FACTOR_BYTES
     if every_row:
         total += nodes * tops.BYTES_PER_NODE
     return total
@@ -118,5 +124,6 @@ def _disk(problem: Problem, variant: Variant, asked: Asked, width: int, buffered
         # S of the batch in work, where its iterations take long, and the one that replaces it.
         states += (3 if buffered else 2) * nodes * width * variant.itemsize
     if asked.every_row:
-        scores += 2 * nodes * tops.BYTES_PER_NODE
+        # Those of all batches so far, and of the batches that other workers have finished since.
+        scores += (2 + (asked.workers if asked.workers > 1 else 0)) * nodes * tops.BYTES_PER_NODE
     return scores, states, artifact

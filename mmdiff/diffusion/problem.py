@@ -30,6 +30,7 @@ class Problem:
     """All that a diffusion starts from, and where it comes from."""
 
     graph: Graph
+    W: Artifact
     background: int
     seeds: Seeds
     classes: Classes
@@ -74,7 +75,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     neighbors = _neighbors(store, artifact, graph, inputs)
     classes = classes.take(columns)
     background = artifact.manifest.facts["background"]
-    return Problem(graph, background, seeds, classes, neighbors, inputs, seen, _seedless(classes, seeds))
+    return Problem(graph, artifact, background, seeds, classes, neighbors, inputs, seen, _seedless(classes, seeds))
 
 
 def _nodes_of_rows(graph: Graph) -> NDArray[np.int64]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.batch import Buffers
-from mmdiff.diffusion.engine import Diffusion, Report
+from mmdiff.diffusion.engine import Diffusion
 from mmdiff.diffusion.keeping import Kept, OnDisk
 from mmdiff.diffusion.needs import Asked, Needs, needs
 from mmdiff.diffusion.predictions import check_predictions, write_predictions
 from mmdiff.diffusion.problem import Problem, read_problem
-from mmdiff.diffusion.streaming import Stream
+from mmdiff.diffusion.spreading import Batches, Computed, enter_all, stream_of
 from mmdiff.diffusion.tops import Tops
 from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
 from mmdiff.formats.errors import BadOption, Missing
@@ -28,6 +26,7 @@ from mmdiff.formats.sources.values import read_values
 from mmdiff.formats.store import Artifact, Store
 from mmdiff.progress import Progress, silent
 from mmdiff.runs import Run
+from mmdiff.units import Here, Units
 
 KIND, SCHEMA = "scores", 1
 COLS_PER_BATCH = 96
@@ -105,8 +104,8 @@ class Outcome:
         }
 
 
-def prepare(store: Store, request: Request) -> Prepared:
-    """Reads and checks everything that a diffusion needs, before anything is computed."""
+def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
+    """Reads and checks everything that a diffusion needs, before anything is computed, by so many workers."""
     variant = request.variant
     if request.iterations < 0:
         raise BadOption(f"--iterations {request.iterations}: at least 0 are needed. The paper uses 2 to 7.")
@@ -121,22 +120,31 @@ def prepare(store: Store, request: Request) -> Prepared:
     if request.predict_nodes is not None:
         check_predictions(request.predict_nodes, store, problem)
     prior = class_prior(variant, *_given_prior(request, problem), request.prior_power, problem.seeds.classes)
-    asked = Asked(
-        request.cols_per_batch, request.memory, request.iterations, len(request.planes), request.predict_nodes is not None
-    )
+    every_row = request.predict_nodes is not None
+    asked = Asked(request.cols_per_batch, request.memory, request.iterations, len(request.planes), every_row, workers)
     return Prepared(request, problem, variant, prior, needs(problem, variant, asked))
 
 
 def diffuse(
-    path: Path, request: Request, progress: Progress = silent, announce: Callable[[Needs], None] = lambda _: None
+    path: Path,
+    request: Request,
+    progress: Progress = silent,
+    announce: Callable[[Needs], None] = lambda _: None,
+    units: Units | None = None,
 ) -> Outcome:
     """Makes `scores/NAME`; what was made before from the same inputs and options is left as it is.
 
-    Before anything is computed, `announce` hears what the run will need.
+    Before anything is computed, `announce` hears what the run will need. `units` compute the batches.
     """
     run = Run(request.command)
     store = Store.open(path)
-    prepared = prepare(store, request)
+    units = units or Here()
+    if request.variant.coupled and not isinstance(units, Here):
+        raise BadOption(
+            f"--dask with --eta {request.eta}: it takes all classes of a node at once after every iteration, so batches of "
+            "classes cannot be left to workers. Leave --dask out, or use another --eta."
+        )
+    prepared = prepare(store, request, units.workers)
     name = f"scores/{request.name}"
     with Publication(path, [name], request.command) as publication:
         recipe = _recipe(prepared)
@@ -145,7 +153,7 @@ def diffuse(
         if artifact is None:
             announce(prepared.needs)
             draft = publication.draft(name, recipe)
-            facts, steps = _run(draft, prepared, progress)
+            facts, steps = _run(draft, prepared, progress, units)
             artifact = publication.publish(draft, facts, run.record(steps=steps))
         publication.link({name: artifact})
         artifact = store.open_artifact(name)
@@ -180,12 +188,11 @@ def _recipe(prepared: Prepared) -> Recipe:
     return Recipe(KIND, SCHEMA, parameters, problem.inputs, problem.witness)
 
 
-def _run(draft: Draft, prepared: Prepared, progress: Progress) -> tuple[Json, list[Json]]:
+def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Units) -> tuple[Json, list[Json]]:
     """Computes what is missing; returns the facts, and of each iteration the time it took and the bytes it read."""
-    request, problem, graph = prepared.request, prepared.problem, prepared.problem.graph
+    request, problem = prepared.request, prepared.problem
     every_row = request.predict_nodes is not None
-    graph_bytes = graph.indices.nbytes + (0 if graph.weights is None else graph.weights.nbytes)
-    with Stream(graph, let_go=graph_bytes > request.memory) as stream:
+    with stream_of(problem.graph, request.memory - prepared.needs.memory) as stream:
         diffusion = Diffusion(
             stream,
             problem.seeds,
@@ -198,11 +205,7 @@ def _run(draft: Draft, prepared: Prepared, progress: Progress) -> tuple[Json, li
             request.plain,
         )
         kept = Kept(draft, diffusion, request.planes, every_row)
-        buffers = Buffers(disk=draft.buffer if prepared.needs.on_disk else None)
-        steps: list[Json] = [{"iteration": t, "seconds": 0.0, "bytes": 0} for t in range(request.iterations + 1)]
-        with _watched(stream, diffusion, progress) as watch:
-            for report in watch(diffusion.reports(buffers, kept, OnDisk(draft, kept)), steps):
-                kept.enter(report)
+        steps = _compute(draft, prepared, diffusion, kept, progress, units)
         _assemble(draft, diffusion, kept)
         problem.classes.write(draft)
         if kept.tops is not None:
@@ -210,35 +213,34 @@ def _run(draft: Draft, prepared: Prepared, progress: Progress) -> tuple[Json, li
     return _facts(prepared, diffusion, kept), [{**step, "seconds": round(step["seconds"], 3)} for step in steps]
 
 
-@contextmanager
-def _watched(stream: Stream, diffusion: Diffusion, progress: Progress) -> Iterator[Any]:
-    """Passes reports on, notes what each took, and moves a bar whose end is what there would be to do without shortcuts."""
-    edges = stream.graph.edges
-    with progress("diffusing", len(diffusion.batches) * diffusion.iterations * edges, "edges") as advance:
-        counted = 0
+def _compute(
+    draft: Draft, prepared: Prepared, diffusion: Diffusion, kept: Kept, progress: Progress, units: Units
+) -> list[Json]:
+    """All batches that are not kept yet: those whose classes are coupled together, the others by whoever does units."""
+    needs, stream, iterations = prepared.needs, diffusion.stream, diffusion.iterations
+    buffers = Buffers(disk=draft.buffer if needs.on_disk else None)
+    with progress("diffusing", len(diffusion.batches) * iterations * stream.graph.edges, "edges") as advance:
+        if diffusion.variant.coupled:
+            reports = diffusion.reports(buffers, kept, OnDisk(draft, kept))
+            return enter_all(reports, stream, iterations, kept, advance)
 
-        def count(done: int) -> None:
-            nonlocal counted
-            step = min(done, edges - counted)
-            counted += step
-            advance(step)
+        def here(batch: int) -> Computed:
+            steps = enter_all(diffusion.reports_of(batch, buffers, kept), stream, iterations, kept, advance)
+            kept.finish(batch)
+            return Computed(steps)
 
-        def watch(reports: Iterator[Report], steps: list[Json]) -> Iterator[Report]:
-            nonlocal counted
-            clock, read = time.perf_counter(), stream.bytes
-            for report in reports:
-                yield report
-                now = time.perf_counter()
-                step = steps[report.iteration]
-                step["seconds"] += now - clock
-                step["bytes"] += stream.bytes - read
-                clock, read = now, stream.bytes
-                if report.iteration:
-                    advance(edges - counted)
-                    counted = 0
+        def there() -> Batches:
+            room = prepared.request.memory // units.workers - needs.memory
+            return Batches.of(draft, prepared.problem.W, diffusion, kept, room, needs.on_disk)
 
-        stream.advance = count
-        yield watch
+        steps: list[Json] = [{"iteration": t, "seconds": 0.0, "bytes": 0} for t in range(iterations + 1)]
+        for batch, computed in units.each(here, there, kept.todo, advance=advance):
+            if not kept.is_done(batch):
+                kept.take(batch, computed.notes, computed.scores, computed.tops)
+            for total, step in zip(steps, computed.steps, strict=True):
+                total["seconds"] += step["seconds"]
+                total["bytes"] += step["bytes"]
+        return steps
 
 
 def _assemble(draft: Draft, diffusion: Diffusion, kept: Kept) -> None:

@@ -6,6 +6,7 @@ Each can say what test points see of it (V S), give its rows as float32, and sum
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,6 +97,11 @@ class Frontier:
     def rows(self) -> NDArray[np.int64]:
         """The rows that have an entry."""
         return np.flatnonzero(self.offsets[1:] != self.offsets[:-1])
+
+    @cached_property
+    def present(self) -> NDArray[np.uint8]:
+        """A bit for each row, set where it has an entry: few enough to stay in the cache while kernels look around."""
+        return np.packbits(self.offsets[1:] != self.offsets[:-1], bitorder="little")
 
     def look(self, neighbors: NDArray[np.uint32], heights: Heights) -> NDArray[np.float32]:
         out = np.zeros((len(neighbors), self.width), np.float32)

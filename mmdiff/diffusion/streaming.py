@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from mmdiff.knn.half import for_kernels
 from mmdiff.parallel import cores, in_order
 from mmdiff.progress import Advance
 
+Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 Rows = NDArray[np.int64]
 Advise = Callable[[NDArray[Any], int, int], None]
@@ -83,10 +84,14 @@ class Stream:
                 yield place
 
         entry = 4 + (0 if self.graph.weights is None else self.graph.weights.itemsize)
-        for result, edges in in_order(self._pool, run, begun(), 2 * cores()):
+        for result, edges in self.map(run, begun()):
             self.bytes += edges * entry
             self.advance(edges)
             yield result
+
+    def map(self, work: Callable[[Unit], Result], units: Iterable[Unit]) -> Iterator[Result]:
+        """The results of other work on the same cores, in order."""
+        return in_order(self._pool, work, units, 2 * cores())
 
     def _borders(self, rows: NDArray[Any] | None) -> NDArray[np.int64]:
         """Where blocks of about BLOCK_EDGES begin, counted in rows, and where the last one ends."""

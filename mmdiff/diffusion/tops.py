@@ -31,6 +31,17 @@ class Tops:
         shape = (nodes, min(TOP, classes))
         return cls(np.full(shape, UNLABELLED, np.int32), np.zeros(shape, np.float32))
 
+    def merge(self, other: Tops) -> None:
+        """Takes in what is best of other classes."""
+        nodes = len(self.classes)
+
+        def work(start: int) -> None:
+            part = slice(start, min(start + _BLOCK_ROWS, nodes))
+            _merge(other.classes[part], other.scores[part], self.classes[part], self.scores[part])
+
+        for _ in in_threads(work, range(0, nodes, _BLOCK_ROWS)):
+            pass
+
     def enter(self, rows: Rows, columns: NDArray[np.int64]) -> None:
         """Takes in a batch of columns of L. Of equal scores the class with the lower number is better, whatever the batches."""
         nodes = len(self.classes)
@@ -45,22 +56,34 @@ class Tops:
 
 
 @kernel
+def _offer(score: np.float32, column: int, classes: NDArray[np.int32], scores: NDArray[np.float32]) -> None:
+    """Puts a class where it belongs among the best of one node, if it does."""
+    most = len(classes)
+    if score <= 0 or score < scores[most - 1]:
+        return
+    place = most
+    while place > 0 and (score > scores[place - 1] or (score == scores[place - 1] and column < classes[place - 1])):
+        place -= 1
+    if place == most:
+        return
+    for q in range(most - 1, place, -1):
+        classes[q], scores[q] = classes[q - 1], scores[q - 1]
+    classes[place], scores[place] = column, score
+
+
+@kernel
 def _enter(
     block: NDArray[np.float32], columns: NDArray[np.int32], classes: NDArray[np.int32], scores: NDArray[np.float32]
 ) -> None:
-    most = classes.shape[1]
     for i in range(len(block)):
         for c in range(len(columns)):
-            score, column = block[i, c], columns[c]
-            if score <= 0 or score < scores[i, most - 1]:
-                continue
-            place = most
-            while place > 0 and (
-                score > scores[i, place - 1] or (score == scores[i, place - 1] and column < classes[i, place - 1])
-            ):
-                place -= 1
-            if place == most:
-                continue
-            for q in range(most - 1, place, -1):
-                classes[i, q], scores[i, q] = classes[i, q - 1], scores[i, q - 1]
-            classes[i, place], scores[i, place] = column, score
+            _offer(block[i, c], columns[c], classes[i], scores[i])
+
+
+@kernel
+def _merge(
+    others: NDArray[np.int32], their_scores: NDArray[np.float32], classes: NDArray[np.int32], scores: NDArray[np.float32]
+) -> None:
+    for i in range(len(others)):
+        for c in range(others.shape[1]):
+            _offer(their_scores[i, c], others[i, c], classes[i], scores[i])

@@ -20,6 +20,7 @@ EXTRAS = {
     "torch": "models for other tools",
     "files": "Parquet and HDF5 files",
     "dask": "more than one machine",
+    "s3": "stores on S3",
     "report": "plots",
     "sklearn": "scikit-learn estimators",
 }

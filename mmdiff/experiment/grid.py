@@ -7,7 +7,7 @@ choices for the other methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mmdiff.experiment.cells import Cell, Result
@@ -16,8 +16,8 @@ from mmdiff.experiment.methods import Setting
 from mmdiff.experiment.series import Choice, Series, choose
 from mmdiff.formats.manifest import Json
 
-Compute = Callable[[Cell], tuple[str, Result]]
-"""The key of a cell and its result, found or computed."""
+Compute = Callable[[Sequence[Cell]], list[tuple[str, Result]]]
+"""The keys of cells and their results, found or computed, in the order of the cells; none of them needs another."""
 
 Place = tuple[int, Background | None, int, int]
 """n, the background, and the numbers of a method and of one of its settings."""
@@ -60,13 +60,15 @@ class Grid:
             for candidate in self._candidates(group, place, setting)
         ]
         options = [self._options(place, setting, candidate) for place, setting, _, candidate in places]
-        found: list[list[tuple[str, Result]]] = [[] for _ in places]
-        for draw in range(self.config.draws):
-            for (_, setting, background, _), own, results in zip(places, options, found, strict=True):
-                results.append(self.compute(Cell(group, n, draw, background, setting.kind, own)))
+        cells = [
+            Cell(group, n, draw, background, setting.kind, own)
+            for draw in range(self.config.draws)
+            for (_, setting, background, _), own in zip(places, options, strict=True)
+        ]
+        found = self.compute(cells)
         made = []
-        for (_, setting, background, candidate), own, results in zip(places, options, found, strict=True):
-            keys, values = zip(*results, strict=True)
+        for number, ((_, setting, background, candidate), own) in enumerate(zip(places, options, strict=True)):
+            keys, values = zip(*found[number :: len(places)], strict=True)
             made.append(Series(group, n, background, setting, candidate, own, values, keys, self.tests[group]))
         if group == "validation":
             for wanted in dict.fromkeys(place for place, *_ in places):

@@ -6,25 +6,26 @@ report of the store has: the same data, draw and options are computed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mmdiff.experiment.cells import DATA, Cell, Result
-from mmdiff.experiment.computing import Computing
 from mmdiff.experiment.config import Config, Group, read_config
 from mmdiff.experiment.grid import Grid
 from mmdiff.experiment.protocol import Data, Protocol
+from mmdiff.experiment.spreading import Cells, Groups
 from mmdiff.formats.errors import StoreError
 from mmdiff.formats.manifest import Json, Recipe
 from mmdiff.formats.publish import Draft, Publication
 from mmdiff.formats.store import Artifact, Store
 from mmdiff.progress import Advance, Progress, silent
 from mmdiff.runs import Run
+from mmdiff.units import Here, Units
 
 KIND, SCHEMA = "report", 1
 
@@ -51,8 +52,10 @@ class Outcome:
         }
 
 
-def run_experiment(path: Path, config_file: Path, command: str, progress: Progress = silent) -> Outcome:
-    """Computes the cells that are not there yet, and publishes all of them as one report."""
+def run_experiment(
+    path: Path, config_file: Path, command: str, progress: Progress = silent, units: Units | None = None
+) -> Outcome:
+    """Computes the cells that are not there yet, and publishes all of them as one report. `units` compute the cells."""
     run = Run(command)
     config = read_config(config_file)
     data = Data.read(config)
@@ -64,7 +67,8 @@ def run_experiment(path: Path, config_file: Path, command: str, progress: Progre
         reused, found = artifact is not None, 0
         if artifact is None:
             draft = publication.draft(name, recipe)
-            keeping = Keeping(draft, config, data.prints, protocols, dict(_published(publication.store, data.witness)))
+            published = dict(_published(publication.store, data.witness))
+            keeping = Keeping(draft, config, data.prints, protocols, published, units or Here())
             facts, seconds = _write(draft, keeping, progress)
             found = keeping.found
             artifact = publication.publish(draft, facts, run.record(cell_seconds=seconds, cells_found=found))
@@ -74,35 +78,37 @@ def run_experiment(path: Path, config_file: Path, command: str, progress: Progre
 
 @dataclass
 class Keeping:
-    """Finds cells that were computed before, computes the others, and keeps them."""
+    """Finds cells that were computed before, has the others computed, and keeps them."""
 
     draft: Draft
     config: Config
     prints: Json
     protocols: dict[Group, Protocol]
     published: dict[str, Result]
+    units: Units
     found: int = 0
     advance: Advance = lambda _: None
-    _computing: dict[Group, Computing] = field(default_factory=dict)
 
-    def compute(self, cell: Cell) -> tuple[str, Result]:
-        key = cell.key(self.config, self.prints)
-        kept = self.draft.kept(key)
-        result = Result.from_json(kept) if kept is not None else self.published.get(key)
-        if result is None:
-            result = self._of(cell.group).result(cell)
-            self.draft.keep(key, result.to_json())
-        else:
+    def __post_init__(self) -> None:
+        self._here = Groups(self.config, self.protocols)
+        self._there = Cells.of(self.config, self.prints)
+
+    def compute(self, cells: Sequence[Cell]) -> list[tuple[str, Result]]:
+        keys = [cell.key(self.config, self.prints) for cell in cells]
+        results = {key: result for key in keys if (result := self._find(key)) is not None}
+        todo = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in results}
+        for _ in range(len(cells) - len(todo)):
             self.found += 1
-        self.advance(1)
-        return key, result
+            self.advance(1)
+        for (key, _), result in self.units.each(self._here.result, lambda: self._there, list(todo.items())):
+            self.draft.keep(key, result.to_json())
+            results[key] = result
+            self.advance(1)
+        return [(key, results[key]) for key in keys]
 
-    def _of(self, group: Group) -> Computing:
-        """What computes the cells of a group; that of the group before is let go with all that it made."""
-        if group not in self._computing:
-            self._computing.clear()
-            self._computing[group] = Computing(self.protocols[group], self.config.dims, self.config.most_neighbors)
-        return self._computing[group]
+    def _find(self, key: str) -> Result | None:
+        kept = self.draft.kept(key)
+        return Result.from_json(kept) if kept is not None else self.published.get(key)
 
 
 def _write(draft: Draft, keeping: Keeping, progress: Progress) -> tuple[Json, list[float]]:

@@ -1,31 +1,41 @@
 """`knn/BB`: the neighbours of the background in the background, the part of the graph that is computed off-line (paper, 3.5).
 
-Rows are in cell order. Each chunk of rows is a unit of work of its own: what is on the disk is not searched again.
+Rows are in cell order. Each chunk of rows is a unit of work of its own: what is on the disk is not searched again, and who
+searches it does not matter.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.arrays import page_unit
+from mmdiff.formats.loose import Laid, Site, take
 from mmdiff.formats.manifest import Json, Recipe
 from mmdiff.formats.publish import ArrayWriter, Draft
 from mmdiff.formats.store import Artifact
 from mmdiff.knn.cells import Cells
 from mmdiff.knn.factory import Device, FactoryIndex
-from mmdiff.knn.flat import search_flat
 from mmdiff.knn.forest import Tree
-from mmdiff.knn.lists import SPARE, Lists, merge, settle_candidates
+from mmdiff.knn.lists import Lists
 from mmdiff.knn.recall import Sample, draw
-from mmdiff.knn.refine import refine
-from mmdiff.parallel import in_threads
+from mmdiff.knn.searching import (
+    BestOf,
+    Chunks,
+    Exactly,
+    Find,
+    InIndex,
+    NeighboursNeighbours,
+    Search,
+    WithinCells,
+    chunk_of_lists,
+    find_in,
+)
 from mmdiff.progress import Progress
+from mmdiff.units import Here, Units
 
 NAME = "knn/BB"
 SCHEMA = 1
@@ -48,6 +58,15 @@ def rows_per_chunk(rows: int, k: int) -> int:
 
 
 @dataclass(frozen=True)
+class Searchers:
+    """Who searches: so many threads of this process, or others, each with as many as its memory allows for."""
+
+    threads: int
+    units: Units = field(default_factory=Here)
+    threads_of_each: int = 1
+
+
+@dataclass(frozen=True)
 class ListWriter:
     """The two arrays of lists, chunk by chunk."""
 
@@ -66,27 +85,36 @@ class ListWriter:
     def missing(self) -> list[int]:
         return sorted({*self.neighbors.missing, *self.similarities.missing})
 
-    def fill(self, search: Callable[[int, int], Lists], what: str, progress: Progress, threads: int) -> int:
-        """Searches and writes what is missing; returns how many chunks there were already."""
-        todo, rows = self.missing, self.neighbors.spec.rows
+    def fill(
+        self,
+        find: Find,
+        what: str,
+        progress: Progress,
+        searchers: Searchers,
+        search: Callable[[], Search] | None = None,
+    ) -> None:
+        """Has all that is missing searched and written: in this process with `find`, by others with what `search` makes."""
+        todo, spec, writers = self.missing, self.neighbors.spec, (self.neighbors, self.similarities)
 
-        def write(chunk: int) -> int:
-            start, stop = rows(chunk)
-            shape = stop - start, self.neighbors.spec.shape[1]
-            neighbors, similarities = np.empty(shape, np.uint32), np.empty(shape, np.float32)
-            for first in range(start, stop, PIECE_ROWS):
-                piece = slice(first - start, min(first + PIECE_ROWS, stop) - start)
-                neighbors[piece], similarities[piece] = search(first, start + piece.stop)
-            for writer, values in ((self.neighbors, neighbors), (self.similarities, similarities)):
+        def write(chunk: int) -> tuple[list[Laid], ...]:
+            for writer, values in zip(writers, chunk_of_lists(find, spec.rows(chunk), spec.shape[1], PIECE_ROWS), strict=True):
                 if chunk not in writer.crcs:
                     writer.write(chunk, values)
-            return stop - start
+            return ()
 
-        with progress(what, self.neighbors.spec.shape[0], "rows") as advance:
-            advance(self.neighbors.spec.shape[0] - sum(stop - start for start, stop in map(rows, todo)))
-            for count in in_threads(write, todo, threads):
-                advance(count)
-        return self.neighbors.spec.chunks - len(todo)
+        def there() -> Chunks:
+            if search is None:
+                raise TypeError(f"{what}: only this process can do that")
+            sites = Site.of(self.neighbors), Site.of(self.similarities)
+            return Chunks(search(), *sites, PIECE_ROWS, searchers.threads_of_each)
+
+        with progress(what, spec.shape[0], "rows") as advance:
+            advance(spec.shape[0] - sum(stop - start for start, stop in map(spec.rows, todo)))
+            for chunk, laid in searchers.units.each(write, there, todo, searchers.threads):
+                for writer, own in zip(writers, laid, strict=False):
+                    take(writer, own)
+                start, stop = spec.rows(chunk)
+                advance(stop - start)
 
     def mapped(self) -> Lists:
         return self.neighbors.mapped(), self.similarities.mapped()
@@ -97,65 +125,63 @@ def recipe(cells: Artifact, k: int, recall: float, index: str, device: str, seed
     return Recipe("knn", SCHEMA, parameters, {"cells": {"artifact": cells.name, "object": cells.id}})
 
 
-def make(draft: Draft, cells: Cells, threads: int, progress: Progress) -> Json:
-    """Writes the lists of all background rows; returns the facts, with the recall that was measured."""
-    parameters = draft.recipe.parameters
+def make(draft: Draft, artifact: Artifact, searchers: Searchers, progress: Progress) -> Json:
+    """Writes the lists of all background rows, given `models/cells`; returns the facts, with the recall that was measured."""
+    parameters, cells = draft.recipe.parameters, Cells.of(artifact)
     k, index = parameters["k"], parameters["index"]
     nodes, vectors = len(cells.vectors), cells.vectors
     facts: Json = {"nodes": nodes, "rows": nodes}
     if index == "flat":
-        lists = ListWriter.declare(draft.array, nodes, k)
-        lists.fill(lambda start, stop: search_flat(vectors[start:stop], vectors, k), "searching, exactly", progress, threads)
+        _fill(ListWriter.declare(draft.array, nodes, k), Exactly(artifact, k), "searching, exactly", progress, searchers)
         return {**facts, "recall": 1.0, "exact": True}
     sample = draw(vectors, k, _HELD_OUT, parameters["seed"] + 2)
     if index == "cells":
-        return {**facts, **_by_cells(draft, cells, sample, threads, progress)}
-    return {**facts, **_by_factory(draft, cells, sample, progress)}
+        return {**facts, **_by_cells(draft, artifact, sample, searchers, progress)}
+    return {**facts, **_by_factory(draft, artifact, sample, searchers, progress)}
 
 
-def _by_cells(draft: Draft, cells: Cells, sample: Sample, threads: int, progress: Progress) -> Json:
+def _fill(writer: ListWriter, search: Search, what: str, progress: Progress, searchers: Searchers) -> None:
+    writer.fill(search.open(), what, progress, searchers, lambda: search)
+
+
+def _by_cells(draft: Draft, artifact: Artifact, sample: Sample, searchers: Searchers, progress: Progress) -> Json:
     """Search within the cells of all partitions, then passes over neighbours' neighbours until the recall is reached."""
     k, target = draft.recipe.parameters["k"], draft.recipe.parameters["recall"]
-    writer = _within_cells(draft, cells, k, threads, progress)
+    trees = Cells.of(artifact).forest.trees
+    writer = _within_cells(draft, artifact, trees, k, searchers, progress)
+    rows = writer.neighbors.spec.shape[0]
     recalls = [sample.recall(writer.mapped()[1][sample.rows])]
     while recalls[-1].value < target and len(recalls) <= MOST_PASSES:
-        writer = _one_pass(draft, cells.vectors, writer, len(recalls), threads, progress)
+        number, before = len(recalls), writer
+        writer = ListWriter.declare(draft.scratch, rows, k, f"pass{number}_")
+        what = f"neighbours' neighbours, pass {number}"
+        _fill(writer, NeighboursNeighbours(artifact, before), what, progress, searchers)
         recalls.append(sample.recall(writer.mapped()[1][sample.rows]))
         if recalls[-1].value - recalls[-2].value < _LEAST_GAIN:
             break
     draft.adopt(writer.neighbors, "neighbors")
     draft.adopt(writer.similarities, "similarities")
     steps = [round(recall.value, 5) for recall in recalls]
-    return {**recalls[-1].to_json(), "exact": False, "recall_by_pass": steps, "partitions": len(cells.forest.trees)}
+    return {**recalls[-1].to_json(), "exact": False, "recall_by_pass": steps, "partitions": len(trees)}
 
 
-def _within_cells(draft: Draft, cells: Cells, k: int, threads: int, progress: Progress) -> ListWriter:
+def _within_cells(
+    draft: Draft, artifact: Artifact, trees: Sequence[Tree], k: int, searchers: Searchers, progress: Progress
+) -> ListWriter:
     """What the cells of each partition hold, cell after cell, so that each is read once; then the best of all partitions."""
-    rows, trees = len(cells.vectors), cells.forest.trees
+    rows = len(trees[0].rows)
     found, places = [], []
     for number, tree in enumerate(trees):
         writer = ListWriter.declare(draft.scratch, rows, k, f"pass0_{number}_")
         what = f"searching within cells, {number + 1} of {len(trees)}"
-        writer.fill(_searching(tree, cells.vectors, k), what, progress, threads)
-        found.append(writer.mapped())
+        _fill(writer, WithinCells(artifact, number, k), what, progress, searchers)
+        found.append(writer)
         place = draft.scratch(f"pass0_{number}_places", (rows,), "uint32")
         place.fill(_inverse(tree.rows))
-        places.append(place.mapped())
-
-    def of_partition(number: int, start: int, stop: int) -> Lists:
-        some = places[number][start:stop]
-        return found[number][0][some], found[number][1][some]
-
-    def best(start: int, stop: int) -> Lists:
-        return functools.reduce(merge, (of_partition(number, start, stop) for number in range(len(trees))))
-
+        places.append(place)
     writer = ListWriter.declare(draft.scratch, rows, k, "pass0_")
-    writer.fill(best, "merging what the partitions found", progress, threads)
+    _fill(writer, BestOf(tuple(found), tuple(places)), "merging what the partitions found", progress, searchers)
     return writer
-
-
-def _searching(tree: Tree, vectors: NDArray[Any], k: int) -> Callable[[int, int], Lists]:
-    return lambda start, stop: tree.search(vectors, tree.rows[start:stop].astype(np.int64), k)
 
 
 def _inverse(order: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -167,23 +193,9 @@ def _inverse(order: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return places
 
 
-def _one_pass(
-    draft: Draft, vectors: NDArray[Any], before: ListWriter, number: int, threads: int, progress: Progress
-) -> ListWriter:
-    neighbors, similarities = before.mapped()
-    writer = ListWriter.declare(draft.scratch, len(neighbors), neighbors.shape[1], f"pass{number}_")
-
-    def search(start: int, stop: int) -> Lists:
-        rows = slice(start, stop)
-        return refine(vectors, vectors[rows], neighbors[rows], similarities[rows], neighbors)
-
-    writer.fill(search, f"neighbours' neighbours, pass {number}", progress, threads)
-    return writer
-
-
-def _by_factory(draft: Draft, cells: Cells, sample: Sample, progress: Progress) -> Json:
+def _by_factory(draft: Draft, artifact: Artifact, sample: Sample, searchers: Searchers, progress: Progress) -> Json:
     """Search with an index that the user chose, tuned for the recall on one sample of rows, measured on another."""
-    parameters = draft.recipe.parameters
+    parameters, cells = draft.recipe.parameters, Cells.of(artifact)
     k, device = parameters["k"], parameters["device"]
     tuning = draw(cells.vectors, k, _HELD_OUT // 4, parameters["seed"] + 1)
     index = FactoryIndex.build(cells.vectors, parameters["index"], _device(device), parameters["seed"], progress)
@@ -191,14 +203,18 @@ def _by_factory(draft: Draft, cells: Cells, sample: Sample, progress: Progress) 
         np.asarray(cells.vectors[tuning.rows], np.float32), tuning.neighbors.astype(np.int64), parameters["recall"]
     )
 
-    def search(start: int, stop: int) -> Lists:
-        queries = cells.vectors[start:stop]
-        found = index.search(np.asarray(queries, np.float32), k + SPARE)[1]
-        return settle_candidates(queries, cells.vectors, found, k)
+    def on_disk() -> InIndex:
+        values = index.to_bytes()
+        kept = draft.scratch("pass_index", values.shape, "uint8")
+        # Built anew by each run, and not always to the same bytes.
+        for chunk in range(kept.spec.chunks):
+            kept.write(chunk, values[slice(*kept.spec.rows(chunk))])
+        return InIndex(artifact, kept, tuned["parameters"], k)
 
     writer = ListWriter.declare(draft.array, len(cells.vectors), k)
-    # Faiss uses all cores for one block of queries.
-    writer.fill(search, f"searching with {parameters['index']}", progress, threads=1)
+    # Faiss uses all cores for one block of queries. What is on our GPUs is searched there.
+    own = Searchers(1, Here() if index.on_gpus else searchers.units)
+    writer.fill(find_in(index, cells.vectors, k), f"searching with {parameters['index']}", progress, own, on_disk)
     measured = sample.recall(writer.mapped()[1][sample.rows])
     return {**measured.to_json(), "exact": False, "tuning": tuned, "search": index.parameters}
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.manifest import Json
 from mmdiff.formats.publish import Draft
-from mmdiff.knn.background import ListWriter
+from mmdiff.knn.background import ListWriter, Searchers
 from mmdiff.knn.cells import Cells
 from mmdiff.knn.enter import Entrance
 from mmdiff.knn.flat import search_flat
@@ -83,7 +83,7 @@ def write_W0(draft: Draft, nodes: Nodes, threads: int, progress: Progress) -> Js
             parts.append(nodes.nearest(nodes.points[border - nodes.border : stop - nodes.border], probe))
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    ListWriter.declare(draft.array, nodes.count, nodes.k).fill(rows, "completing the graph", progress, threads)
+    ListWriter.declare(draft.array, nodes.count, nodes.k).fill(rows, "completing the graph", progress, Searchers(threads))
     return facts
 
 
@@ -92,5 +92,5 @@ def write_test(draft: Draft, nodes: Nodes, test: NDArray[Any], threads: int, pro
     probe = nodes.probe(test)
     writer = ListWriter.declare(draft.array, len(test), nodes.k)
     what = "finding neighbours of test points"
-    writer.fill(lambda start, stop: nodes.nearest(test[start:stop], probe), what, progress, threads)
+    writer.fill(lambda start, stop: nodes.nearest(test[start:stop], probe), what, progress, Searchers(threads))
     return {"nodes": nodes.count, "rows": len(test)} | ({} if probe is None else {"W_test": probe.facts})

@@ -89,6 +89,20 @@ class FactoryIndex:
             record["device_reason"] = reason
         return cls(index, on_gpus, record)
 
+    @classmethod
+    def from_bytes(cls, values: NDArray[np.uint8], search: dict[str, int]) -> FactoryIndex:
+        """An index that was built and tuned elsewhere, to be searched on the CPU with these parameters."""
+        made = cls(load_faiss().deserialize_index(values), None, {})
+        made._set(search)
+        return made
+
+    def to_bytes(self) -> NDArray[np.uint8]:
+        return np.asarray(load_faiss().serialize_index(self._index))
+
+    @property
+    def on_gpus(self) -> bool:
+        return self._on_gpus is not None
+
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Similarities and ids, best first; -1 where the index finds fewer than k."""
         queries = np.ascontiguousarray(queries, np.float32)

@@ -50,9 +50,17 @@ class Stage:
     def least(self) -> int:
         return self.fixed + self.thread
 
+    def times(self, workers: int) -> Stage:
+        """Of so many workers together; their threads are those that each of them may have."""
+        return Stage(workers * self.fixed, workers * self.thread)
+
     def threads(self, memory: int) -> int:
         """As many as there are cores and the memory allows for."""
-        return max(1, min(cores(), (memory - self.fixed) // max(1, self.thread)))
+        return min(cores(), self.most_threads(memory))
+
+    def most_threads(self, memory: int) -> int:
+        """As many as the memory allows for, whatever the cores."""
+        return max(1, (memory - self.fixed) // max(1, self.thread))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,88 @@
+"""A store with a graph of any size, made of generated lists, and the diffusion over it (paper: 100 million images).
+
+The graph is symmetrised as any other; seeds are the last nodes, test points have lists of neighbours like those of nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.knn import PROGRAM
+from benchmarks.lists import GeneratedLists
+from benchmarks.measure import Watched, watch
+from mmdiff.formats.manifest import Json, Recipe
+from mmdiff.formats.publish import Publication
+from mmdiff.formats.store import Store
+from mmdiff.graph.lists import ArrayLists
+from mmdiff.graph.symmetrise import symmetrise
+from mmdiff.progress import silent
+
+CLASSES, SEEDS, TESTS, T = 507, 1014, 10_000, 5
+_DIMS = 8
+# Edges of W for each entry of a list.
+_EDGES_PER_ENTRY = 1.8
+
+_SYMMETRISE = """
+import sys
+from pathlib import Path
+from benchmarks.large import make_graph
+make_graph(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+"""
+
+
+def large_store(folder: Path, nodes: int, k: int = 30) -> tuple[Path, Json]:
+    """A store with everything that `mmdiff diffuse` asks for, and what symmetrising took. Made once."""
+    lists, store, taken = folder / "lists.npy", folder / "store", folder / "symmetrise.json"
+    if taken.exists():
+        return store, json.loads(taken.read_text())
+    folder.mkdir(exist_ok=True)
+    needed, free = int(4 * k * nodes * (1 + _EDGES_PER_ENTRY)) + 12 * nodes, shutil.disk_usage(folder).free
+    if free < needed:
+        raise RuntimeError(f"{folder}: {needed / 1e9:.0f} GB are needed, {free / 1e9:.0f} GB are free. Free the difference.")
+    GeneratedLists(nodes, k).write(lists)
+    draw = np.random.default_rng(0)
+    for role, count, options in (("seeds", SEEDS, ["--no-background"]), ("test", TESTS, [])):
+        points, labels = folder / f"{role}.npy", folder / f"{role}_labels.npy"
+        np.save(points, draw.standard_normal((count, _DIMS), dtype=np.float32))
+        np.save(labels, np.arange(count) % CLASSES)
+        command = ["import", str(points), "--role", role, "--labels", str(labels), *options]
+        subprocess.run([PROGRAM, *command, "--store", store], check=True, stdout=sys.stderr)
+    watched = watch([sys.executable, "-c", _SYMMETRISE, lists, store, str(4 << 30)])
+    lists.unlink()
+    taken.write_text(json.dumps(watched.figures()))
+    return store, watched.figures()
+
+
+def make_graph(lists: Path, store: Path, memory: int) -> None:
+    """graph/W of the lists, and knn/test: lists of nodes that are not theirs, as if test points lay beside these."""
+    neighbors = np.load(lists, mmap_mode="r")
+    nodes = len(neighbors)
+    beside = neighbors[np.sort(np.random.default_rng(1).choice(nodes, TESTS, replace=False))]
+    with Publication(store, ["graph/W", "knn/test"], "benchmark") as publication:
+        draft = publication.draft("graph/W", Recipe("graph", 1, {}, {}))
+        facts = symmetrise(ArrayLists(neighbors), draft, memory, silent)
+        facts |= {"background": nodes - SEEDS, "seeds": SEEDS, "test": 0}
+        graph = publication.publish(draft, facts, {"command": "benchmark"})
+        draft = publication.draft("knn/test", Recipe("knn", 1, {}, {}))
+        for name, values in (("neighbors", beside), ("similarities", np.zeros(beside.shape, np.float32))):
+            draft.values(name, values)
+        points = publication.publish(draft, {"nodes": nodes}, {"command": "benchmark"})
+        publication.link({"graph/W": graph, "knn/test": points})
+
+
+def diffuse(store: Path, *options: str, iterations: int = T) -> tuple[Watched, Json]:
+    """A run whose result is not there yet, and what it says of itself."""
+    shutil.rmtree(store / "scores", ignore_errors=True)
+    subprocess.run([PROGRAM, "gc", "--store", store], check=True, stdout=subprocess.DEVNULL)
+    watched = watch([PROGRAM, "diffuse", "--iterations", str(iterations), "--store", store, "--json", *options])
+    return watched, json.loads(watched.output)
+
+
+def edges_of(store: Path) -> int:
+    return int(Store.open(store).open_artifact("graph/W").manifest.facts["edges"])

@@ -1,0 +1,172 @@
+"""Batches of a diffusion as units of work, for this process or for others: each batch is all of its iterations.
+
+Others map the graph from the store and what else there is from the draft. They write the scores of a batch beside those of the
+others, and return what is small.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.diffusion.batch import Buffers
+from mmdiff.diffusion.engine import Diffusion, Report
+from mmdiff.diffusion.keeping import Entering, Kept
+from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.streaming import Stream
+from mmdiff.diffusion.tops import Tops
+from mmdiff.diffusion.variant import Variant
+from mmdiff.formats.loose import HelperWriter, Laid, Site, helper_buffer, remove_helper_buffer
+from mmdiff.formats.manifest import Json
+from mmdiff.formats.publish import ArrayWriter, Draft
+from mmdiff.formats.store import Artifact
+from mmdiff.graph.graph import Graph
+from mmdiff.progress import Advance
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A batch that is done: what each of its iterations took, and where others have computed it, what they found."""
+
+    steps: list[Json]
+    notes: list[Json] = field(default_factory=list)
+    scores: list[Laid] = field(default_factory=list)
+    tops: dict[str, list[Laid]] = field(default_factory=dict)
+
+
+def enter_all(reports: Iterable[Report], stream: Stream, iterations: int, entering: Entering, advance: Advance) -> list[Json]:
+    """Enters reports as they come; returns of each iteration the seconds that it took and the bytes that it read.
+
+    The bar moves by edges, as many for each iteration as if there were no shortcuts.
+    """
+    edges, counted = stream.graph.edges, 0
+    steps: list[Json] = [{"iteration": t, "seconds": 0.0, "bytes": 0} for t in range(iterations + 1)]
+
+    def count(done: int) -> None:
+        nonlocal counted
+        step = min(done, edges - counted)
+        counted += step
+        advance(step)
+
+    stream.advance = count
+    clock, read = time.perf_counter(), stream.bytes
+    for report in reports:
+        entering.enter(report)
+        now = time.perf_counter()
+        step = steps[report.iteration]
+        step["seconds"] += now - clock
+        step["bytes"] += stream.bytes - read
+        clock, read = now, stream.bytes
+        if report.iteration:
+            advance(edges - counted)
+            counted = 0
+    return steps
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A diffusion that can be sent. `parts` are the arrays of scores by their number of columns, whatever their names."""
+
+    W: Artifact
+    seeds: dict[str, ArrayWriter]
+    classes: int
+    neighbors: ArrayWriter | None
+    variant: Variant
+    prior: NDArray[np.float64]
+    iterations: int
+    width: int
+    plain: bool
+    planes: list[int]
+    room: int
+    on_disk: bool
+    folder: Path
+    parts: dict[int, Site]
+    tops: dict[str, Site]
+
+    @classmethod
+    def of(cls, draft: Draft, W: Artifact, diffusion: Diffusion, kept: Kept, room: int, on_disk: bool) -> Batches:
+        """Puts what is not in the store yet where others find it, and makes room for what they find."""
+        arrays = {name: getattr(diffusion.seeds, name) for name in ("nodes", "offsets", "columns", "values")}
+        parts = {len(diffusion.columns(batch)): Site.of(kept.part(batch)) for batch in kept.todo}
+        tops = [kept.own_tops(batch) for batch in kept.todo]
+        return cls(
+            W,
+            {name: _on_disk(draft, f"pass_seeds_{name}", values) for name, values in arrays.items()},
+            diffusion.seeds.classes,
+            None if diffusion.neighbors is None else _on_disk(draft, "pass_test", diffusion.neighbors),
+            diffusion.variant,
+            diffusion.prior,
+            diffusion.iterations,
+            diffusion.width,
+            diffusion.plain,
+            kept.planes,
+            room,
+            on_disk,
+            kept.part(kept.todo[0]).folder.parent,
+            parts,
+            {name: Site.of(writer) for name, writer in tops[0].items()},
+        )
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[int, Advance], Computed]]:
+        graph = Graph.from_artifact(self.W)
+        # Read into memory, since kernels are compiled once more for arrays that cannot be written.
+        seeds = Seeds(**{name: np.array(writer.mapped()) for name, writer in self.seeds.items()}, classes=self.classes)
+        neighbors, own = None if self.neighbors is None else self.neighbors.mapped(), uuid.uuid4().hex
+        with stream_of(graph, self.room) as stream:
+            diffusion = Diffusion(
+                stream,
+                seeds,
+                self.variant,
+                self.prior,
+                self.iterations,
+                self.width,
+                neighbors,
+                bool(self.tops),
+                self.plain,
+            )
+            buffers = Buffers(
+                disk=(lambda shape, dtype: helper_buffer(self.folder, shape, dtype, own)) if self.on_disk else None
+            )
+            try:
+                yield lambda batch, advance: self._compute(diffusion, batch, buffers, advance)
+            finally:
+                remove_helper_buffer(self.folder, own)
+
+    def _compute(self, diffusion: Diffusion, batch: int, buffers: Buffers, advance: Advance) -> Computed:
+        made: list[HelperWriter] = []
+
+        def declare(name: str, shape: tuple[int, ...], _: str) -> ArrayWriter:
+            made.append(HelperWriter(self.folder / name, self.parts[shape[-1]].spec))
+            return made[-1]
+
+        tops = Tops.empty(diffusion.stream.graph.nodes, self.classes) if self.tops else None
+        entering = Entering(diffusion, self.planes, tops, declare)
+        reports = diffusion.reports_of(batch, buffers, entering)
+        steps = enter_all(reports, diffusion.stream, self.iterations, entering, advance)
+        best: dict[str, list[Laid]] = {}
+        for name, site in self.tops.items():
+            writer = HelperWriter(self.folder / f"pass_own_{name}_{entering.key(batch)}", site.spec)
+            writer.fill(getattr(tops, name))
+            best[name] = writer.laid
+        scores = [laid for writer in made for laid in writer.laid]
+        return Computed(steps, entering.notes[entering.key(batch)], scores, best)
+
+
+def stream_of(graph: Graph, room: int) -> Stream:
+    """The graph, whose pages are given back where it is larger than the memory that is left for it."""
+    return Stream(graph, let_go=graph.indices.nbytes + (0 if graph.weights is None else graph.weights.nbytes) > room)
+
+
+def _on_disk(draft: Draft, name: str, values: NDArray[Any]) -> ArrayWriter:
+    writer = draft.scratch(name, values.shape, values.dtype.name)
+    writer.fill(values)
+    return writer
