@@ -66,12 +66,3 @@ def take(writer: ArrayWriter, laid: Iterable[Laid]) -> None:
                 "store itself, at the same path, and not a copy of it."
             )
         writer.crcs[each.chunk] = each.crc
-
-
-def helper_buffer(folder: Path, shape: tuple[int, ...], dtype: str, name: str) -> NDArray[Any]:
-    """Memory that lies on disk, with whatever is in it, for the helper of that name alone."""
-    return seam.map_file(folder / f"buffer.{name}.part", shape, dtype)
-
-
-def remove_helper_buffer(folder: Path, name: str) -> None:
-    seam.remove_file(folder / f"buffer.{name}.part")

@@ -131,10 +131,6 @@ class Draft:
         """An array that is needed on the way and is no part of the artifact; it goes when the artifact is published."""
         return ArrayWriter(self._object / name, ArraySpec.fit(shape, dtype, rows_per_chunk))
 
-    def buffer(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Memory that lies on disk, with whatever is in it. There is one for each draft."""
-        return seam.map_file(self._object / "buffer", shape, dtype)
-
     def drop(self, scratch: str) -> None:
         """An array that was needed on the way, and is not any more."""
         if (self._object / scratch).exists():

@@ -119,19 +119,6 @@ class Part:
         os.close(self.descriptor)
 
 
-def map_file(path: Path, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """A file as an array to write to; room is claimed first, since a full disk under a map would be a SIGBUS."""
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    with _room_for(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with _room_for(path):
-            os.posix_fallocate(descriptor, 0, size)
-    finally:
-        os.close(descriptor)
-    return np.memmap(path, dtype, "r+", shape=shape)
-
-
 def place_file(path: Path, text: bytes, scratch: Path) -> None:
     """Writes a file that other runs may be writing at the same time; it is made in the scratch folder, which is ours alone."""
     make_folder(path.parent)

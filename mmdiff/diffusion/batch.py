@@ -6,7 +6,7 @@ that they look at. With `plain` it is a matrix from the beginning, in all rows, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,15 +19,12 @@ from mmdiff.diffusion.needed import Rows
 from mmdiff.diffusion.powers import raise_power
 from mmdiff.diffusion.product import Pull, product, product_of_rows
 from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.sheets import Sheet, held_beside, product_to_sheet, read_back
 from mmdiff.diffusion.states import Frontier, Heights, Matrix, SomeRows, State
 from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.variant import Variant
-from mmdiff.parallel import in_threads
-
-Allocate = Callable[[tuple[int, int], str], NDArray[Any]]
 
 _LINE_BYTES = 64
-_COPIED_ROWS = 1 << 16
 
 
 def aligned(shape: tuple[int, int], dtype: str) -> NDArray[Any]:
@@ -54,10 +51,6 @@ class Work:
         """Whether every iteration takes the whole matrix."""
         return self.plain or self.variant.gamma is not None
 
-    @property
-    def kept_as(self) -> str:
-        return "float32" if self.variant.dtype == "float32" else "uint16"
-
 
 @dataclass(frozen=True)
 class Step:
@@ -70,44 +63,37 @@ class Step:
 
 
 class Buffers:
-    """The two matrices that a batch needs at most, one of which may lie on disk and is then read back into the other."""
+    """The two matrices that a batch needs at most. Where there is room for one only, the other lies on disk (`sheets`)."""
 
-    def __init__(self, allocate: Allocate = aligned, disk: Allocate | None = None) -> None:
-        self._allocate, self._disk = allocate, disk
+    def __init__(self, on_disk: bool = False) -> None:
+        self.on_disk = on_disk
         self._spares: list[NDArray[Any]] = []
 
-    def target(self, shape: tuple[int, int], dtype: str, source_is_matrix: bool) -> NDArray[Any]:
+    def target(self, shape: tuple[int, int], dtype: str) -> NDArray[Any]:
         """A matrix to write to, while another one may be read."""
-        if self._disk is not None and source_is_matrix:
-            return self._disk(shape, dtype)
         entries = shape[0] * shape[1]
         for place, spare in enumerate(self._spares):
             if spare.size >= entries and spare.dtype == dtype:
                 return self._spares.pop(place).reshape(-1)[:entries].reshape(shape)
         self._spares.clear()
-        return self._allocate(shape, dtype)
+        return aligned(shape, dtype)
 
     def give_back(self, values: NDArray[Any]) -> None:
         """A matrix that may be written again."""
         self._spares.append(values)
 
-    def settle(self, target: NDArray[Any], source: State | None) -> NDArray[Any]:
-        """The matrix that was written, where it can be read at random; the one that was read may be written next."""
-        before = source.values if isinstance(source, Matrix) else None
-        if before is None:
-            return target
-        if self._disk is not None:
-            for _ in in_threads(lambda start: _copy(before, target, start), range(0, len(before), _COPIED_ROWS)):
-                pass
-            return before
-        self.give_back(before)
-        return target
-
 
 def steps(
-    work: Work, seeds: Seeds, buffers: Buffers | None = None, resume: tuple[int, NDArray[Any]] | None = None
+    work: Work,
+    seeds: Seeds,
+    buffers: Buffers | None = None,
+    resume: tuple[int, NDArray[Any]] | None = None,
+    sheet: Sheet | None = None,
 ) -> Iterator[Step]:
-    """S after iterations 0..T, or after those that follow one that was kept. A step is valid until the next is asked for."""
+    """S after iterations 0..T, or after those that follow one that was kept. A step is valid until the next is asked for.
+
+    With a sheet, a matrix is replaced by the next one by way of the disk.
+    """
     buffers = buffers or Buffers()
     nodes = work.stream.graph.nodes
     if resume is None:
@@ -116,7 +102,7 @@ def steps(
     else:
         done, state = resume[0], Matrix(resume[1])
     for iteration in range(done + 1, work.iterations + 1):
-        step = _iterate(work, seeds, state, iteration, buffers)
+        step = _iterate(work, seeds, state, iteration, buffers, sheet)
         state = step.state
         yield step
     if isinstance(state, Matrix):
@@ -127,14 +113,14 @@ def _start(work: Work, seeds: Seeds, buffers: Buffers) -> State:
     nodes = work.stream.graph.nodes
     if not work.whole:
         first = frontiers.first_frontier(seeds, nodes)
-        return first if work.kept_as == "float32" else replace(first, values=decode(encode(first.values)))
-    out = buffers.target((nodes, seeds.classes), work.kept_as, source_is_matrix=False)
+        return first if work.variant.kept_as == "float32" else replace(first, values=decode(encode(first.values)))
+    out = buffers.target((nodes, seeds.classes), work.variant.kept_as)
     out[:] = 0
     _set_back(out, seeds)
     return Matrix(out)
 
 
-def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Buffers) -> Step:
+def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Buffers, sheet: Sheet | None) -> Step:
     stream, variant = work.stream, work.variant
     alpha = 1.0 if variant.alpha is None else variant.alpha
     # A power comes between the product and the seeds' rows, which are set back behind it.
@@ -150,25 +136,36 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
             return Step(iteration, after, len(after.values), rows)
         if not frontiers.worthwhile(stream, state):
             state = _matrix_of(work, state, buffers)
+    few = last and needed is not None and len(needed) * seeds.classes * variant.itemsize <= held_beside(shape, variant.kept_as)
+    if isinstance(state, Matrix) and sheet is not None and not few:
+        written = sheet(iteration)
+        nonzero = product_to_sheet(stream, state.values, written, pull, needed)
+        read_back(stream, written, state.values)
+        return Step(iteration, _raised(work, seeds, state), nonzero, rows)
     if last and needed is not None:
-        out = buffers.target(shape, work.kept_as, isinstance(state, Matrix))[: len(needed)]
+        out = buffers.target((len(needed), seeds.classes), variant.kept_as)
         if isinstance(state, Frontier):
             nonzero = frontiers.spread_frontier(stream, state, out, pull, needed, compact=True)
         else:
             nonzero = product_of_rows(stream, _values(state), out, pull, needed)
             buffers.give_back(_values(state))
         return Step(iteration, SomeRows(needed, out), nonzero, rows)
-    out = buffers.target(shape, work.kept_as, isinstance(state, Matrix))
+    out = buffers.target(shape, work.variant.kept_as)
     if isinstance(state, Frontier):
         nonzero = frontiers.spread_frontier(stream, state, out, pull, needed, compact=False)
     else:
         nonzero = product(stream, _values(state), out, pull, needed)
-    after_product = Matrix(buffers.settle(out, state))
-    if variant.gamma is not None:
-        raise_power(after_product, variant.gamma, work.heights)
-        if variant.reset_seeds:
-            _set_back(after_product.values, seeds)
-    return Step(iteration, after_product, nonzero, rows)
+        buffers.give_back(_values(state))
+    return Step(iteration, _raised(work, seeds, Matrix(out)), nonzero, rows)
+
+
+def _raised(work: Work, seeds: Seeds, product: Matrix) -> Matrix:
+    """Gamma of a product, in its place, and the seeds set back behind it; without Gamma the product has done that."""
+    if work.variant.gamma is not None:
+        raise_power(product, work.variant.gamma, work.heights)
+        if work.variant.reset_seeds:
+            _set_back(product.values, seeds)
+    return product
 
 
 def _values(state: State) -> NDArray[Any]:
@@ -180,17 +177,12 @@ def _values(state: State) -> NDArray[Any]:
 def _matrix_of(work: Work, frontier: Frontier, buffers: Buffers) -> Matrix:
     """A frontier that has grown large, as a matrix."""
     nodes = work.stream.graph.nodes
-    out = buffers.target((nodes, frontier.width), work.kept_as, source_is_matrix=False)
+    out = buffers.target((nodes, frontier.width), work.variant.kept_as)
     step = max(1, (8 << 20) // (4 * frontier.width))
     for start in range(0, nodes, step):
         block = frontier.block(start, min(start + step, nodes))
-        out[start : start + step] = block if work.kept_as == "float32" else encode(block)
+        out[start : start + step] = block if work.variant.kept_as == "float32" else encode(block)
     return Matrix(out)
-
-
-def _copy(target: NDArray[Any], source: NDArray[Any], start: int) -> None:
-    rows = slice(start, start + _COPIED_ROWS)
-    np.copyto(target[rows], source[rows])
 
 
 def _set_back(values: NDArray[Any], seeds: Seeds) -> None:

@@ -106,7 +106,7 @@ class Coupled:
                 factors = np.asarray(self._of_columns(shown.columns)[columns], np.float64)
                 yield CoupledStep(iteration, number, state, rows, factors, sums, nonzero)
                 if iteration < self.work.iterations and self.plates.get(iteration + 1, number) is None:
-                    out = buffers.target((self.nodes, state.width), "float32", source_is_matrix=True)
+                    out = buffers.target((self.nodes, state.width), "float32")
                     product(self.work.stream, state.values, out, Pull(self._seeds[number], self._alpha))
                     self.plates.put(iteration + 1, number, out)
                     if not self.plates.in_memory:
@@ -191,11 +191,11 @@ class Coupled:
 
     def _load(self, S: Applied, buffers: Buffers) -> tuple[Matrix, NDArray[np.float64], int]:
         """A batch of S in units of heights, as the product takes it, the sums of its columns, and what is not zero."""
-        shape, dtype = (self.nodes, len(S.columns)), self.work.kept_as
+        shape, dtype = (self.nodes, len(S.columns)), self.work.variant.kept_as
         if self.plates.in_memory and len(S.plate) and dtype == "float32":
             out: NDArray[Any] = S.plate
         else:
-            out = buffers.target(shape, dtype, source_is_matrix=False)
+            out = buffers.target(shape, dtype)
         total, nonzero = np.zeros(shape[1]), 0
 
         def part(span: tuple[int, int]) -> tuple[NDArray[np.float64], int]:

@@ -14,6 +14,7 @@ from mmdiff.diffusion.batch import Buffers, Step, Work, steps
 from mmdiff.diffusion.coupled import Coupled, InMemory, Plates
 from mmdiff.diffusion.needed import Rows, closures, looked_at
 from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.sheets import Sheet
 from mmdiff.diffusion.states import Heights, Matrix, State, heights_of
 from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.sums import column_sums
@@ -57,8 +58,12 @@ class Keeper:
         """The last iteration of a batch that was kept, and S after it."""
         return None
 
+    def sheet(self, batch: int) -> Sheet:
+        """Where S goes after the iterations of a batch that has no room in memory for two of them."""
+        raise RuntimeError(f"batch {batch}: nothing is kept on disk")
+
     def keep(self, batch: int, step: Step) -> None:
-        """Is offered S after an iteration that is not the last."""
+        """Is offered S after an iteration that is neither the last nor Y."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +117,15 @@ class Diffusion:
     def reports_of(self, batch: int, buffers: Buffers | None, keeper: Keeper) -> Iterator[Report]:
         """S after every iteration of one batch, whose classes are not coupled to those of others."""
         columns, sums = self.columns(batch), self._sums
-        for step in steps(self._work, self._own_seeds.select(columns), buffers, keeper.resume(batch)):
+        sheet = keeper.sheet(batch) if buffers is not None and buffers.on_disk else None
+        for step in steps(self._work, self._own_seeds.select(columns), buffers, keeper.resume(batch), sheet):
             if sums is None and isinstance(step.state, Matrix):
                 own = step.state.column_sums(self._heights)
             else:
                 own = np.empty(0) if sums is None else sums[step.iteration, columns]
             factors = self._factors(own, columns)
             yield Report(step.iteration, batch, step.state, self._heights, factors, own, step.nonzero, step.rows)
-            if step.iteration < self.iterations:
+            if 0 < step.iteration < self.iterations:
                 keeper.keep(batch, step)
 
     @cached_property

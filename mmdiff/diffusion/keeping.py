@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.batch import Step
+from mmdiff.diffusion.batch import Step, aligned
 from mmdiff.diffusion.coupled import Plates
 from mmdiff.diffusion.engine import Diffusion, Keeper, Report
+from mmdiff.diffusion.sheets import Sheet, read_back, rows_per_chunk
 from mmdiff.diffusion.states import Matrix
 from mmdiff.diffusion.tops import Tops
 from mmdiff.formats.loose import Laid, take
@@ -85,6 +86,7 @@ class Kept(Entering):
         self.done: list[str] = self._still_whole(noted.get("done", []))
         self.tops = self._kept_tops() if every_row else None
         self._clock = time.perf_counter()
+        self._sheets: dict[str, ArrayWriter] = {}
 
     @property
     def todo(self) -> list[int]:
@@ -101,14 +103,35 @@ class Kept(Entering):
                 writer = self._declare_state(name, batch)
                 if not writer.missing:
                     self.notes[self.key(batch)] = self.notes[self.key(batch)][: iteration + 1]
-                    return iteration, np.array(writer.mapped())
+                    state = aligned((writer.spec.shape[0], writer.spec.shape[1]), writer.spec.dtype)
+                    read_back(self.diffusion.stream, writer, state)
+                    return iteration, state
         self.notes[self.key(batch)] = []
         return None
 
+    def sheet(self, batch: int) -> Sheet:
+        """What is on disk anyway is what a killed run continues from."""
+
+        def declare(iteration: int) -> ArrayWriter:
+            name = self._state(batch, iteration)
+            # Of a run that was killed while it wrote it.
+            self.draft.drop(name)
+            self._sheets[name] = self._declare_state(name, batch)
+            return self._sheets[name]
+
+        return declare
+
     def keep(self, batch: int, step: Step) -> None:
-        if not isinstance(step.state, Matrix) or time.perf_counter() - self._clock < KEEP_SECONDS:
+        name = self._state(batch, step.iteration)
+        quick = time.perf_counter() - self._clock < KEEP_SECONDS
+        if not isinstance(step.state, Matrix) or (quick and name not in self._sheets):
             return
-        writer = self._declare_state(self._state(batch, step.iteration), batch)
+        writer = self._sheets.pop(name, None)
+        if writer is not None and self.diffusion.variant.gamma is not None:
+            # What was written is the product, before it was raised to a power.
+            self.draft.drop(name)
+            writer = None
+        writer = writer or self._declare_state(name, batch)
         values = step.state.values
         for _ in in_threads(lambda chunk: writer.write(chunk, values[slice(*writer.spec.rows(chunk))]), writer.missing):
             pass
@@ -140,8 +163,9 @@ class Kept(Entering):
                 self.draft.scratch(kept, values.shape, values.dtype.name).fill(values)
         self.done.append(self.key(batch))
         self.note()
-        for iteration in range(1, self.diffusion.iterations):
+        for iteration in range(1, self.diffusion.iterations + 1):
             self.draft.drop(self._state(batch, iteration))
+        self._sheets.clear()
         if len(self.done) > 1 and self.tops is not None:
             for name in vars(self.tops):
                 self.draft.drop(f"pass_top_{name}_{self.done[-2]}")
@@ -191,8 +215,8 @@ class Kept(Entering):
 
     def _declare_state(self, name: str, batch: int) -> ArrayWriter:
         width = self.diffusion.batches[batch].stop - self.diffusion.batches[batch].start
-        dtype = "float32" if self.diffusion.variant.dtype == "float32" else "uint16"
-        return self.draft.scratch(name, (self.diffusion.stream.graph.nodes, width), dtype)
+        shape, dtype = (self.diffusion.stream.graph.nodes, width), self.diffusion.variant.kept_as
+        return self.draft.scratch(name, shape, dtype, rows_per_chunk(shape, dtype))
 
 
 class OnDisk(Plates):

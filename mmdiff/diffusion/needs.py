@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmdiff.diffusion import tops
+from mmdiff.diffusion import sheets, tops
 from mmdiff.diffusion.problem import Problem
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.arrays import CHUNK_BYTES, ArraySpec
@@ -71,26 +71,36 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     else:
         width = min(classes, max(1, room // pair))
         if width < min(_NARROW, classes) and not variant.coupled:
-            width = min(classes, _NARROW, max(1, room // column))
+            width = min(classes, _NARROW, max(1, _widest_by_way_of_disk(nodes, variant, room)))
         width = min(width, -(-classes // asked.workers))
     batches = -(-classes // width)
     width = -(-classes // batches)
-    two, one = fixed + width * pair, fixed + width * column
+    two, one = fixed + width * pair, fixed + _by_way_of_disk(nodes, variant, width)
     if two <= memory:
-        return Needs(width, batches, False, two, *_disk(problem, variant, asked, width, False))
+        return Needs(width, batches, False, two, *_disk(problem, variant, asked, width))
     if one <= memory and not variant.coupled:
-        return Needs(width, batches, True, one, *_disk(problem, variant, asked, width, True))
-    each = pair if variant.coupled else column
-    most = room // each
+        return Needs(width, batches, True, one, *_disk(problem, variant, asked, width))
+    least = fixed + (pair if variant.coupled else _by_way_of_disk(nodes, variant, 1))
+    most = room // pair if variant.coupled else _widest_by_way_of_disk(nodes, variant, room)
     if most and asked.cols_per_batch is not None:
         remedy = f"--cols-per-batch {most} or auto fits"
     else:
-        remedy = f"At least --memory {asked.workers * -(-(fixed + each) >> 20)}M is needed"
+        remedy = f"At least --memory {asked.workers * -(-least >> 20)}M is needed"
     share = f", {memory >> 20}M for each of {asked.workers} workers" if asked.workers > 1 else ""
-    raise BadOption(
-        f"--memory {asked.memory >> 20}M{share}: {width} columns of {nodes:,} nodes need {(fixed + width * each) >> 20}M. "
-        f"{remedy}."
-    )
+    need = (two if variant.coupled else one) >> 20
+    raise BadOption(f"--memory {asked.memory >> 20}M{share}: {width} columns of {nodes:,} nodes need {need}M. {remedy}.")
+
+
+def _by_way_of_disk(nodes: int, variant: Variant, width: int) -> int:
+    """Bytes of a matrix that is replaced by the next one by way of the disk."""
+    return nodes * width * variant.itemsize + sheets.held_beside((nodes, width), variant.kept_as)
+
+
+def _widest_by_way_of_disk(nodes: int, variant: Variant, room: int) -> int:
+    width = room // max(1, nodes * variant.itemsize)
+    while width and _by_way_of_disk(nodes, variant, width) > room:
+        width -= 1
+    return width
 
 
 def held_beside(problem: Problem, variant: Variant, every_row: bool) -> int:
@@ -107,7 +117,7 @@ def held_beside(problem: Problem, variant: Variant, every_row: bool) -> int:
     return total
 
 
-def _disk(problem: Problem, variant: Variant, asked: Asked, width: int, buffered: bool) -> tuple[int, int, int]:
+def _disk(problem: Problem, variant: Variant, asked: Asked, width: int) -> tuple[int, int, int]:
     """Bytes of parts, of states, and of the artifact."""
     nodes, classes = problem.graph.nodes, problem.seeds.classes
     artifact = 0
@@ -122,7 +132,7 @@ def _disk(problem: Problem, variant: Variant, asked: Asked, width: int, buffered
         states += 2 * sum(ArraySpec.fit((nodes, part), "float32").bytes_on_disk for part in parts)
     elif asked.iterations > 1:
         # S of the batch in work, where its iterations take long, and the one that replaces it.
-        states += (3 if buffered else 2) * nodes * width * variant.itemsize
+        states += 2 * nodes * width * variant.itemsize
     if asked.every_row:
         # Those of all batches so far, and of the batches that other workers have finished since.
         scores += (2 + (asked.workers if asked.workers > 1 else 0)) * nodes * tops.BYTES_PER_NODE

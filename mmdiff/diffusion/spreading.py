@@ -21,10 +21,13 @@ from mmdiff.diffusion.batch import Buffers
 from mmdiff.diffusion.engine import Diffusion, Report
 from mmdiff.diffusion.keeping import Entering, Kept
 from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.sheets import Sheet, rows_per_chunk
 from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.tops import Tops
 from mmdiff.diffusion.variant import Variant
-from mmdiff.formats.loose import HelperWriter, Laid, Site, helper_buffer, remove_helper_buffer
+from mmdiff.formats import seam
+from mmdiff.formats.arrays import ArraySpec
+from mmdiff.formats.loose import HelperWriter, Laid, Site
 from mmdiff.formats.manifest import Json
 from mmdiff.formats.publish import ArrayWriter, Draft
 from mmdiff.formats.store import Artifact
@@ -69,6 +72,32 @@ def enter_all(reports: Iterable[Report], stream: Stream, iterations: int, enteri
             advance(edges - counted)
             counted = 0
     return steps
+
+
+class Alone(Entering):
+    """Enters the reports of a batch that is computed elsewhere. What it needs on disk on the way is in a folder of its own."""
+
+    def __init__(
+        self, diffusion: Diffusion, planes: list[int], tops: Tops | None, declare: Callable[..., ArrayWriter], folder: Path
+    ) -> None:
+        super().__init__(diffusion, planes, tops, declare)
+        self._folder = folder
+
+    def sheet(self, batch: int) -> Sheet:
+        shape = (self.diffusion.stream.graph.nodes, len(self.diffusion.columns(batch)))
+        dtype = self.diffusion.variant.kept_as
+        spec = ArraySpec.fit(shape, dtype, rows_per_chunk(shape, dtype))
+
+        def declare(_: int) -> ArrayWriter:
+            self.clear()
+            return ArrayWriter(self._folder, spec)
+
+        return declare
+
+    def clear(self) -> None:
+        """Gives up what lies on disk."""
+        if self._folder.exists():
+            seam.remove_folder(self._folder)
 
 
 @dataclass(frozen=True)
@@ -120,7 +149,7 @@ class Batches:
         graph = Graph.from_artifact(self.W)
         # Read into memory, since kernels are compiled once more for arrays that cannot be written.
         seeds = Seeds(**{name: np.array(writer.mapped()) for name, writer in self.seeds.items()}, classes=self.classes)
-        neighbors, own = None if self.neighbors is None else self.neighbors.mapped(), uuid.uuid4().hex
+        neighbors = None if self.neighbors is None else self.neighbors.mapped()
         with stream_of(graph, self.room) as stream:
             diffusion = Diffusion(
                 stream,
@@ -133,13 +162,8 @@ class Batches:
                 bool(self.tops),
                 self.plain,
             )
-            buffers = Buffers(
-                disk=(lambda shape, dtype: helper_buffer(self.folder, shape, dtype, own)) if self.on_disk else None
-            )
-            try:
-                yield lambda batch, advance: self._compute(diffusion, batch, buffers, advance)
-            finally:
-                remove_helper_buffer(self.folder, own)
+            buffers = Buffers(self.on_disk)
+            yield lambda batch, advance: self._compute(diffusion, batch, buffers, advance)
 
     def _compute(self, diffusion: Diffusion, batch: int, buffers: Buffers, advance: Advance) -> Computed:
         made: list[HelperWriter] = []
@@ -149,9 +173,10 @@ class Batches:
             return made[-1]
 
         tops = Tops.empty(diffusion.stream.graph.nodes, self.classes) if self.tops else None
-        entering = Entering(diffusion, self.planes, tops, declare)
+        entering = Alone(diffusion, self.planes, tops, declare, self.folder / f"pass_sheet_{uuid.uuid4().hex}")
         reports = diffusion.reports_of(batch, buffers, entering)
         steps = enter_all(reports, diffusion.stream, self.iterations, entering, advance)
+        entering.clear()
         best: dict[str, list[Laid]] = {}
         for name, site in self.tops.items():
             writer = HelperWriter(self.folder / f"pass_own_{name}_{entering.key(batch)}", site.spec)

@@ -218,7 +218,7 @@ def _compute(
 ) -> list[Json]:
     """All batches that are not kept yet: those whose classes are coupled together, the others by whoever does units."""
     needs, stream, iterations = prepared.needs, diffusion.stream, diffusion.iterations
-    buffers = Buffers(disk=draft.buffer if needs.on_disk else None)
+    buffers = Buffers(needs.on_disk)
     with progress("diffusing", len(diffusion.batches) * iterations * stream.graph.edges, "edges") as advance:
         if diffusion.variant.coupled:
             reports = diffusion.reports(buffers, kept, OnDisk(draft, kept))

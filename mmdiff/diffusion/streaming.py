@@ -63,9 +63,14 @@ class Stream:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def each(self, work: Callable[[Block], Result], rows: NDArray[Any] | None = None) -> Iterator[Result]:
-        """The result of each block of the given rows (in order, all by default), in order."""
-        borders = self._borders(rows)
+    def each(
+        self, work: Callable[[Block], Result], rows: NDArray[Any] | None = None, multiple: int | None = None
+    ) -> Iterator[Result]:
+        """The result of each block of the given rows (in order, all by default), in order.
+
+        No block goes beyond a row that is a multiple of the given number.
+        """
+        borders = self._borders(rows, multiple)
         blocks = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
 
         def run(place: int) -> tuple[Result, int]:
@@ -93,7 +98,7 @@ class Stream:
         """The results of other work on the same cores, in order."""
         return in_order(self._pool, work, units, 2 * cores())
 
-    def _borders(self, rows: NDArray[Any] | None) -> NDArray[np.int64]:
+    def _borders(self, rows: NDArray[Any] | None, multiple: int | None) -> NDArray[np.int64]:
         """Where blocks of about BLOCK_EDGES begin, counted in rows, and where the last one ends."""
         indptr = self.graph.indptr
         if rows is None:
@@ -104,7 +109,9 @@ class Stream:
             ends = np.cumsum(indptr[chosen + 1] - indptr[chosen])
             count, edges = len(rows), int(ends[-1]) if len(rows) else 0
             cuts = np.searchsorted(ends, np.arange(BLOCK_EDGES, edges, BLOCK_EDGES)) + 1
-        return np.unique(np.concatenate([[0], np.minimum(cuts, count), [count]])).astype(np.int64)
+        fixed = np.arange(0, self.graph.nodes, multiple or max(1, self.graph.nodes))
+        fixed = fixed if rows is None else np.searchsorted(rows, fixed)
+        return np.unique(np.concatenate([[0], np.minimum(cuts, count), fixed, [count]])).astype(np.int64)
 
     def _pages(
         self, rows: NDArray[Any] | None, first: int, stop: int, advise: Callable[[NDArray[Any], int, int], None]

@@ -68,6 +68,11 @@ class Variant:
     def itemsize(self) -> int:
         return 4 if self.dtype == "float32" else 2
 
+    @property
+    def kept_as(self) -> str:
+        """The type of arrays that hold S: float32, or the bits of bfloat16."""
+        return "float32" if self.dtype == "float32" else "uint16"
+
     def parameters(self) -> Json:
         return dict(vars(self))
 
