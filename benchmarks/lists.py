@@ -33,7 +33,8 @@ class GeneratedLists:
 
     def __init__(self, nodes: int, k: int = 30) -> None:
         self.nodes, self.k = nodes, k
-        self._groups = np.array([_GROUPS[number % len(_GROUPS)] for number in range(round(_MUTUAL * (k - 1)))], np.int64)
+        bits = [min(_GROUPS[number % len(_GROUPS)], nodes.bit_length() - 1) for number in range(round(_MUTUAL * (k - 1)))]
+        self._groups = np.array(bits, np.int64)
         popularity = np.sort(np.random.default_rng(0).gamma(1.7, 1, _PLACES))
         shares = np.cumsum(popularity) / popularity.sum()
         self._picks = np.searchsorted(shares, (np.arange(_PICKS) + 0.5) / _PICKS).astype(np.int64)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,14 @@ from mmdiff.diffusion.needed import closures, looked_at, reached
 from mmdiff.diffusion.powers import raise_power
 from mmdiff.diffusion.product import Pull, product, product_of_rows
 from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.sheets import product_to_sheet, read_back, rows_per_chunk
 from mmdiff.diffusion.states import Frontier, Matrix, SomeRows, heights_of
 from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.sums import column_sums
 from mmdiff.diffusion.tops import TOP, Tops
 from mmdiff.diffusion.variant import Variant
+from mmdiff.formats.arrays import ArraySpec
+from mmdiff.formats.publish import ArrayWriter
 from mmdiff.graph.graph import Graph
 from mmdiff.graph.lists import NONE
 from mmdiff.jit import exact_kernel
@@ -34,6 +39,8 @@ from tests.test_diffusion import assert_close, graphs, some_labels, some_neighbo
 
 seeds_of_draws = st.integers(0, 1000)
 widths = st.sampled_from([1, 2, 5, 17])
+# Together they are summed in all the sizes that there are: 96, 64, 32, 16, 8, 4, 2 and 1 columns at once.
+all_widths = st.sampled_from([1, 2, 5, 17, 127, 176, 232])
 pulls = st.sampled_from([(1.0, False), (0.8, False), (1.0, True), (0.6, True)])
 
 
@@ -68,7 +75,7 @@ def naive_step(graph: Graph, S: NDArray[Any], labels: NDArray[Any], alpha: float
 
 
 @settings(max_examples=120)
-@given(graph=graphs, width=widths, seed=seeds_of_draws, pull=pulls, block=st.sampled_from([3, 40, 1 << 18]))
+@given(graph=graphs, width=all_widths, seed=seeds_of_draws, pull=pulls, block=st.sampled_from([3, 40, 1 << 18]))
 def test_product_is_that_of_the_matrices(graph: Graph, width: int, seed: int, pull: tuple[float, bool], block: int) -> None:
     labels, S, rows = some_labels(graph.nodes, width, 2, seed), some_S(graph.nodes, width, seed), some_rows(graph.nodes, seed)
     seeds = Seeds.of(np.arange(graph.nodes), labels, width)
@@ -83,6 +90,26 @@ def test_product_is_that_of_the_matrices(graph: Graph, width: int, seed: int, pu
     np.testing.assert_array_equal(some[rows], whole[rows])
     np.testing.assert_array_equal(compact, whole[rows])
     assert (np.delete(some, rows, axis=0) == 7).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(nodes=st.integers(1, 900), width=widths, seed=seeds_of_draws, short=st.booleans(), block=st.sampled_from([40, 1 << 18]))
+def test_product_by_way_of_the_disk_is_the_same_to_the_last_bit(
+    nodes: int, width: int, seed: int, short: bool, block: int
+) -> None:
+    graph, S = some_graph(nodes, 4, seed), some_S(nodes, width, seed)
+    values = encode(S) if short else S
+    rows = some_rows(nodes, seed)
+    pull = Pull(Seeds.of(np.arange(nodes), some_labels(nodes, width, 2, seed), width), 0.8)
+    spec = ArraySpec.fit(values.shape, values.dtype.name, rows_per_chunk((nodes, width), values.dtype.name))
+    with blocks_of(block), Stream(graph) as stream, tempfile.TemporaryDirectory() as folder:
+        for number, chosen in enumerate((None, rows)):
+            expected, found = np.zeros_like(values), np.full_like(values, 1)
+            sheet = ArrayWriter(Path(folder) / str(number), spec)
+            nonzero = product_to_sheet(stream, values, sheet, pull, chosen)
+            read_back(stream, sheet, found)
+            assert nonzero == product(stream, values, expected, pull, chosen)
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_product_takes_weights_of_float16() -> None:
