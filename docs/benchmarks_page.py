@@ -138,6 +138,9 @@ def _F100M(found: Json) -> str:
     all_columns = batches * found["iterations"] * _iteration(batch["steps"]) / 60
     singles = -(-found["classes"] // single["columns"]) * found["iterations"] * _iteration(single["steps"]) / 60
     streamed = 4 * edges / _iteration(narrow["steps"])
+    limits, measured = found["limits"], _iteration(batch["steps"])
+    gathered = edges * (limits["near_share"] * limits["near"] + (1 - limits["near_share"]) * limits["far"])
+    back = 2 * found["nodes"] * batch["columns"] / found["sequential"]
     return "\n".join(
         [
             "## F100M: a hundred million nodes\n",
@@ -153,6 +156,12 @@ def _F100M(found: Json) -> str:
             f"One column, nothing of W in the page cache: {streamed / 1e9:.2f} GB/s of W,"
             f" {100 * streamed / found['sequential']:.0f} % of the {found['sequential'] / 1e9:.2f} GB/s that the disk gives"
             " when it is read front to back.\n",
+            f"What limits it: on both cores, an edge whose row is in the cache takes {1e9 * limits['itself']:.1f} ns, one to"
+            f" a row within 1,000 rows {1e9 * limits['near']:.1f} ns, one that leads farther {1e9 * limits['far']:.1f} ns;"
+            f" {100 * limits['near_share']:.0f} % are near. That makes {gathered:.0f} s an iteration, and reading S back from"
+            f" the disk {back:.0f} s more: {gathered + back:.0f} s by this model, {measured:.0f} s measured"
+            f" ({100 * (gathered + back) / measured - 100:+.0f} %). So it is the latency of memory that limits it, not work nor"
+            " disk.\n",
         ]
     )
 

@@ -54,7 +54,8 @@ def diffuse(
     given = None if prior is None else np.asarray(prior, np.float64)
     p = class_prior(variant, given, "", prior_power, seeds.classes)
     lists = None if neighbors is None else _lists(graph, np.asarray(neighbors))
-    width = min(cols_per_batch, seeds.classes)
+    # As even as possible: where classes are coupled, all of them and one batch more are in memory.
+    width = -(-seeds.classes // -(-seeds.classes // cols_per_batch))
     with Stream(graph) as stream:
         diffusion = Diffusion(stream, seeds, variant, p, iterations, width, lists, lists is None, plain)
         if lists is None:

@@ -82,6 +82,10 @@ class Buffers:
         """A matrix that may be written again."""
         self._spares.append(values)
 
+    def clear(self) -> None:
+        """None is needed any more."""
+        self._spares.clear()
+
 
 def steps(
     work: Work,

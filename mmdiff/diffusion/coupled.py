@@ -98,6 +98,8 @@ class Coupled:
         buffers = buffers or Buffers()
         iteration = self._resumed()
         while True:
+            if iteration == self.work.iterations:
+                buffers.clear()
             S = self._apply(iteration, self._operator(iteration), self.work.variant.reset_seeds)
             shown = self._eta(S)
             rows = self._in_heights(shown.rows)

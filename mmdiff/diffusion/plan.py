@@ -37,6 +37,11 @@ from mmdiff.memory import anonymous_bytes
 _CALIBRATION_BYTES = 512 << 20
 _CALIBRATION_BLOCKS = 24
 
+# Of what a run is allowed for each node (`needs`), the part that runs of one to ten million nodes did not use; and what kernels
+# hold that planning does not load.
+_SPARED_NODE_BYTES = 9
+_KERNEL_BYTES = 30 << 20
+
 # Python, its libraries, kernels and threads, as the command has them when it begins to compute.
 _START_SECONDS = 1.5
 
@@ -199,6 +204,6 @@ def _scores_seconds(prepared: Prepared) -> float:
 
 def _peak(prepared: Prepared, steps: list[Planned]) -> int:
     """What is held beside the process itself, at the worst moment."""
-    return max((step.bytes for step in steps), default=0) + held_beside(
-        prepared.problem, prepared.variant, prepared.request.predict_nodes is not None
-    )
+    allowed = held_beside(prepared.problem, prepared.variant, prepared.request.predict_nodes is not None)
+    likely = allowed - _SPARED_NODE_BYTES * prepared.problem.graph.nodes + _KERNEL_BYTES
+    return likely + max((step.bytes for step in steps), default=0)

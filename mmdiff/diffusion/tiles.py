@@ -6,7 +6,7 @@ fused multiply-add; `fused` is the same for one number, so that other kernels ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from llvmlite import ir
@@ -45,6 +45,7 @@ def _summing(columns: int) -> SumOfRows:
                 cast(Any, cgutils).alloca_once_value(builder, ir.Constant(vector, None)) for _ in range(columns // lanes)
             ]
             itemsize = 4 if source.dtype == types.float32 else 2
+            paired = itemsize == 2 and columns % (2 * lanes) == 0
 
             def place(index: Any) -> Any:
                 node = builder.zext(builder.and_(index, _WORD(0x7FFFFFFF)), _WIDE)
@@ -59,12 +60,13 @@ def _summing(columns: int) -> SumOfRows:
                 index = builder.load(arrays.entry("indices", at))
                 weight = _splat(builder, arrays.weight(index, at), vector)
                 base = place(index)
-                for number, held in enumerate(vectors):
-                    row = arrays.row("source", builder.add(base, _WIDE(number * lanes)), vector)
+                rows = arrays.pairs(base, columns, vector) if paired else arrays.rows(base, columns, vector)
+                for row, held in zip(rows, vectors, strict=True):
                     builder.store(_add_product(builder, weight, row, builder.load(held)), held)
-            for number, held in enumerate(vectors):
+            sums_of = [builder.load(held) for held in vectors]
+            for number, total in enumerate(_unpaired(builder, sums_of) if paired else sums_of):
                 entry = arrays.entry("sums", builder.add(first, _WIDE(number * lanes)))
-                builder.store(builder.load(held), builder.bitcast(entry, vector.as_pointer()), align=4)
+                builder.store(total, builder.bitcast(entry, vector.as_pointer()), align=4)
             return context.get_dummy_value()
 
         return types.void(indices, weights, source, width, column, edge, end, sums), emit
@@ -103,14 +105,38 @@ class _Arrays:
             return builder.fpext(builder.bitcast(stored, ir.HalfType()), _FLOAT)
         return stored
 
-    def row(self, name: str, at: Any, vector: ir.VectorType) -> Any:
-        """Entries that follow each other, as float32."""
-        builder, entry = self.builder, self.entry(name, at)
-        if self.types[name].dtype == types.float32:
-            return builder.load(builder.bitcast(entry, vector.as_pointer()), align=4)
+    def rows(self, base: Any, columns: int, vector: ir.VectorType) -> Iterator[Any]:
+        """So many columns of a row of the source as float32, a register at a time."""
+        builder, single = self.builder, self.types["source"].dtype == types.float32
         short, words = ir.VectorType(ir.IntType(16), vector.count), ir.VectorType(_WORD, vector.count)
-        bits = builder.zext(builder.load(builder.bitcast(entry, short.as_pointer()), align=2), words)
-        return builder.bitcast(builder.shl(bits, ir.Constant(words, [16] * vector.count)), vector)
+        for column in range(0, columns, vector.count):
+            entry = self.entry("source", builder.add(base, _WIDE(column)))
+            if single:
+                yield builder.load(builder.bitcast(entry, vector.as_pointer()), align=4)
+            else:
+                bits = builder.zext(builder.load(builder.bitcast(entry, short.as_pointer()), align=2), words)
+                yield builder.bitcast(builder.shl(bits, ir.Constant(words, [16] * vector.count)), vector)
+
+    def pairs(self, base: Any, columns: int, vector: ir.VectorType) -> Iterator[Any]:
+        """The same for bfloat16, of twice as many columns the even ones and then the odd ones: a word holds one of each.
+
+        That is fewer instructions than making words of them first.
+        """
+        builder, words = self.builder, ir.VectorType(_WORD, vector.count)
+        for column in range(0, columns, 2 * vector.count):
+            entry = self.entry("source", builder.add(base, _WIDE(column)))
+            both = builder.load(builder.bitcast(entry, words.as_pointer()), align=2)
+            yield builder.bitcast(builder.shl(both, ir.Constant(words, [16] * vector.count)), vector)
+            yield builder.bitcast(builder.and_(both, ir.Constant(words, [0xFFFF0000] * vector.count)), vector)
+
+
+def _unpaired(builder: Any, vectors: Sequence[Any]) -> Iterator[Any]:
+    """Sums of even and of odd columns, in the order of the columns."""
+    lanes = vectors[0].type.count
+    mixed = [place + lanes * odd for place in range(lanes) for odd in (0, 1)]
+    for even, odd in zip(vectors[::2], vectors[1::2], strict=True):
+        for half in (mixed[:lanes], mixed[lanes:]):
+            yield builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(_WORD, lanes), half))
 
 
 def _add_product(builder: Any, factor: Any, value: Any, total: Any) -> Any:
