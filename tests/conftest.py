@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,10 @@ settings.register_profile(
     "mmdiff", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("mmdiff")
+
+# What a shell starts in the background ignores Ctrl-C, and would let the tests' own interruptions pass.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
