@@ -6,7 +6,6 @@ Also what a cold page cache costs, how often bfloat16 gives the same five best c
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import stores
+from benchmarks import large, stores
 from benchmarks.knn import PROGRAM
-from benchmarks.large import large_store
 from benchmarks.measure import Figure, Watched, best_of, evict, watch
 
 T = 3
@@ -103,14 +101,7 @@ def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
 
 def diffuse(store: Path, *options: str) -> Watched:
     """A run whose result is not there yet."""
-    _forget(store)
-    return watch([PROGRAM, "diffuse", "--iterations", str(T), "--store", store, "--json", *options])
-
-
-def _forget(store: Path) -> None:
-    """Takes the scores out of the store, so that they are computed again."""
-    shutil.rmtree(store / "scores", ignore_errors=True)
-    subprocess.run([PROGRAM, "gc", "--store", store], check=True, stdout=subprocess.DEVNULL)
+    return large.diffuse(store, *options, iterations=T)[0]
 
 
 def _end_to_end(store: Path, rows: int) -> list[Figure]:
@@ -133,7 +124,7 @@ def _cold(folder: Path, nodes: int) -> list[Figure]:
 
     While the cold run goes on, what it has read is taken out of the page cache again, so that every iteration reads it anew.
     """
-    store, _ = large_store(folder, nodes)
+    store, _ = large.large_store(folder, nodes)
     size = sum(path.stat().st_size for path in (store / "graph" / "W" / "indices").glob("c.*"))
     columns = ["--plain", "--cols-per-batch", str(COLUMNS), "--classes", ",".join(map(str, range(COLUMNS)))]
     plan = json.loads(watch([PROGRAM, "plan", "diffuse", *columns, "--memory", "20G", "--store", store, "--json"]).output)

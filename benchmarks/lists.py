@@ -2,8 +2,8 @@
 
 Measured on the graphs of generated descriptors and of Tiny ImageNet (k = 30): about half of the neighbours are within a few
 hundred rows, evenly spread, as cells have that size; the others are anywhere, more of them farther away. In-degrees have a mean
-of 30 and a deviation of 24, and about a quarter of the neighbours of a node have it as theirs. Rows are made from their numbers
-alone, so that they need not be kept: whoever reads them again gets the same.
+of 30 and a deviation of 24. Of real lists 39 to 55 % are mutual, and W has 43 to 48 edges a node; here it is about a fifth, so
+that W has 52 to 53, as in the paper. Rows are made from their numbers alone: whoever reads them again gets the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mmdiff.jit import kernel
 from mmdiff.parallel import in_threads
 
 _BLOCK_ROWS = 1 << 16
-# Mutual neighbours are found in groups of as many rows as these bits count, in turn: half of them in the cell.
+# Mutual neighbours are found in groups of as many rows as these bits count, in turn: four of seven in the cell.
 _GROUPS = (9, 16, 9, 20, 9, 24, 9)
 _MUTUAL = 0.24
 _NEAR, _REACH, _FARTHER = 0.42, 350, 1000
