@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +28,7 @@ from mmdiff.formats.publish import ArrayWriter, Draft
 from mmdiff.formats.verify import chunk_is_whole
 
 # Pieces that may wait for the disk before the caller has to.
-WAITING = 8
+WAITING = 24
 
 _BLOCK_BYTES = 1 << 20
 
@@ -48,7 +48,7 @@ class GrowingArray(ArrayWriter):
         itemsize, unit = np.dtype(dtype).itemsize, page_unit((0,), dtype)
         rows = max(1, arrays.CHUNK_BYTES // itemsize // unit) * unit
         super().__init__(folder, ArraySpec.fit((0,), dtype, rows))
-        self._part: seam.Part | None = None
+        self.part: seam.Part | None = None
         self._filled = 0
         self._crc = 0
 
@@ -61,7 +61,7 @@ class GrowingArray(ArrayWriter):
         done = 0
         while done < len(values):
             piece = np.ascontiguousarray(values[done : done + self.spec.rows_per_chunk - self._filled])
-            part = self._part = self._part or seam.Part(self._file(self.spec.chunks))
+            part = self.part = self.part or seam.Part(self._file(self.spec.chunks))
             part.write(piece, self._filled * piece.itemsize)
             self._crc = crc32c(piece, self._crc)
             self._filled += len(piece)
@@ -69,22 +69,18 @@ class GrowingArray(ArrayWriter):
             if self._filled == self.spec.rows_per_chunk:
                 yield self._seal(part)
 
-    def sync(self) -> None:
-        if self._part is not None:
-            self._part.sync()
-
     def end(self) -> Iterator[Sealing]:
         """Fills the last chunk with zeros. An array that does not fill one chunk gets a smaller one."""
         if self.spec.shape[0] == 0:
             shape = (self._filled,)
             self.spec = ArraySpec.fit((0,), self.spec.dtype, even_rows_per_chunk((shape, self.spec.dtype)))
-        if self._part is not None:
-            yield self._seal(self._part)
+        if self.part is not None:
+            yield self._seal(self.part)
 
     def leave(self) -> None:
         """Gives up for now what is not whole."""
-        if self._part is not None:
-            self._part.close()
+        if self.part is not None:
+            self.part.close()
 
     def restore(self, place: Place) -> bool:
         """Continues from a place, if all before it is on the disk as it was."""
@@ -95,15 +91,15 @@ class GrowingArray(ArrayWriter):
         if len(self.crcs) < full:
             return False
         if self._filled:
-            self._part = seam.Part(self._file(full))
+            self.part = seam.Part(self._file(full))
             self._crc = place.crc
-            return _take_up(self._part, self._filled * np.dtype(spec.dtype).itemsize, place.crc)
+            return _take_up(self.part, self._filled * np.dtype(spec.dtype).itemsize, place.crc)
         return True
 
     def reset(self) -> None:
         """Begins anew."""
         self.leave()
-        self._part, self._filled, self._crc = None, 0, 0
+        self.part, self._filled, self._crc = None, 0, 0
         self.spec, self.crcs = replace(self.spec, shape=(0,)), {}
 
     def _seal(self, part: seam.Part) -> Sealing:
@@ -111,7 +107,7 @@ class GrowingArray(ArrayWriter):
         size = self._filled * np.dtype(self.spec.dtype).itemsize
         sealing = Sealing(self, self.spec.chunks, size, self._crc, part)
         self.spec = replace(self.spec, shape=(self.spec.shape[0] + self._filled,))
-        self._part, self._filled, self._crc = None, 0, 0
+        self.part, self._filled, self._crc = None, 0, 0
         return sealing
 
     def _file(self, chunk: int) -> Path:
@@ -131,10 +127,11 @@ class Sealing:
     def finish(self) -> None:
         """Gives the chunk its name, unless an interrupted run has left the very same."""
         spec, crc = self.array.spec, self.crc
+        # The zeros behind the values are a hole in the file: there is nothing to write, and nothing to keep.
+        zeros = np.zeros(_BLOCK_BYTES, np.uint8)
         for start in range(self.size, spec.chunk_bytes, _BLOCK_BYTES):
-            padding = bytes(min(_BLOCK_BYTES, spec.chunk_bytes - start))
-            self.part.write(padding, start)
-            crc = crc32c(padding, crc)
+            crc = crc32c(zeros[: spec.chunk_bytes - start], crc)
+        self.part.cut(self.size)
         if chunk_is_whole(self.part.path, spec) == crc:
             self.part.discard()
         else:
@@ -172,24 +169,30 @@ class Growth:
             self._sealed += self._pieces.popleft().result()
 
     def checkpoint(self, note: Json) -> None:
-        """Makes this the place to continue from, once all before it is on the disk."""
-        self._settle()
-        for array in self.arrays.values():
-            array.sync()
-        places = {name: [array.place.length, array.place.crc] for name, array in self.arrays.items()}
-        content = {"places": places, "note": note}
-        seam.write_file(self._checkpoint, encode({**content, "crc32c": crc32c(encode(content))}))
+        """Makes this the place to continue from, as soon as all before it is on the disk; the caller need not wait for that."""
+        self._pieces.append(self._writer.submit(self._mark, note))
 
     def close(self) -> None:
         """Ends all arrays where they are now."""
         self._settle()
-        for array in self.arrays.values():
-            for sealing in array.end():
-                self._sealed.append(self._sealer.submit(sealing.finish))
-        self._settle()
+        # All at once: the disk confirms them together.
+        with ThreadPoolExecutor(len(self.arrays)) as pool:
+            list(pool.map(Sealing.finish, [sealing for array in self.arrays.values() for sealing in array.end()]))
 
     def _write(self, array: GrowingArray, values: NDArray[Any]) -> list[Future[None]]:
         return [self._sealer.submit(sealing.finish) for sealing in array.append(values)]
+
+    def _mark(self, note: Json) -> list[Future[None]]:
+        """Takes down how far arrays have come; what is written meanwhile is of no importance to them."""
+        content = {"places": {name: [*astuple(array.place)] for name, array in self.arrays.items()}, "note": note}
+        parts = [array.part for array in self.arrays.values() if array.part is not None]
+
+        def confirm() -> None:
+            for part in parts:
+                part.sync()
+            seam.write_file(self._checkpoint, encode({**content, "crc32c": crc32c(encode(content))}))
+
+        return [self._sealer.submit(confirm)]
 
     def _settle(self) -> None:
         """Waits until everything is on its way, and every full chunk has its name."""

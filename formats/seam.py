@@ -96,6 +96,10 @@ class Part:
                 count = os.pwrite(self.descriptor, view, at)
                 view, at = view[count:], at + count
 
+    def cut(self, size: int) -> None:
+        """Drops what lies behind; an interrupted run may have written further."""
+        os.ftruncate(self.descriptor, size)
+
     def sync(self) -> None:
         """Puts what was written on the disk."""
         with _room_for(self.path):

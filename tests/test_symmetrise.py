@@ -23,6 +23,7 @@ from mmdiff.formats.errors import BadOption, Corrupt, Stale
 from mmdiff.formats.store import Store
 from mmdiff.graph.graph import COLUMN, Graph
 from mmdiff.graph.lists import NONE, ArrayLists, Block
+from mmdiff.graph.union import merge
 from mmdiff.graph.weights import Weighting
 from mmdiff.parallel import cores
 from mmdiff.progress import Advance
@@ -80,6 +81,40 @@ def test_weighted_graph_is_that_of_scipy(
     np.testing.assert_allclose(graph.weights, expected.data, atol=1e-6 if dtype == "float32" else 1e-3)
     rows = graph.to_scipy().sum(axis=1)
     np.testing.assert_allclose(rows[sums > 1e-6], 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 31, 32, 33, 64, 100, 257])
+@pytest.mark.parametrize("weighting", [None, Weighting("gaussian", 0.7, "float32")])
+def test_lists_without_repetitions_of_any_length(quick_folder: Path, k: int, weighting: Weighting | None) -> None:
+    """Some rows have a repeated or a missing neighbour all the same, among many that do not."""
+    draw = np.random.default_rng(k)
+    neighbors = np.argsort(draw.random((400, 400)), axis=1)[:, :k].astype(np.uint32)
+    neighbors[7, 0], neighbors[90, -1] = neighbors[7, -1], NONE
+    similarities = draw.random(neighbors.shape, np.float32)
+    graph = Graph.from_artifact(make_graph(quick_folder / "store", ArrayLists(neighbors, similarities), weighting))
+    check_structure(graph, neighbors)
+    if graph.weights is not None:
+        expected, _ = naive_symmetrise(neighbors, naive_weights(neighbors, similarities, "gaussian", 0.7))
+        np.testing.assert_allclose(graph.weights, expected.data, atol=1e-6)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 1 << 16), own=st.integers(0, 40), leading=st.integers(0, 90), nodes=st.integers(100, 300))
+def test_a_row_is_the_same_by_place_and_by_order(seed: int, own: int, leading: int, nodes: int) -> None:
+    draw = np.random.default_rng(seed)
+    neighbors = draw.choice(nodes, (1, own), replace=False).astype(np.uint32)
+    incoming = np.sort(draw.choice(nodes, leading, replace=False)).astype(np.uint32)
+    rows = []
+    # One more place in the list, for nobody, is what makes it be sorted.
+    for lists in (neighbors, np.append(neighbors, np.full((1, 1), NONE, np.uint32), axis=1)):
+        columns, ends, scale = np.zeros(own + leading + 1, np.uint32), np.zeros(1, np.int64), np.zeros(1, np.float32)
+        cursors = np.array([leading], np.uint32)
+        both = merge(lists, None, 0, cursors, incoming.copy(), None, columns, None, ends, scale)
+        rows.append((both, columns[: ends[0]].tolist(), scale.tolist()))
+    expected = np.union1d(neighbors[0], incoming)
+    twice = np.isin(expected, neighbors[0]) & np.isin(expected, incoming)
+    assert rows[0] == rows[1]
+    assert rows[0][:2] == (int(twice.sum()), (expected.astype(np.uint32) | (twice.astype(np.uint32) << 31)).tolist())
 
 
 def test_self_neighbour_has_twice_the_weight_and_others_keep_their_rows(quick_folder: Path) -> None:

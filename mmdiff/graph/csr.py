@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import InputError
 from mmdiff.graph.graph import Graph
 from mmdiff.graph.lists import MOST_NODES
-from mmdiff.graph.transpose import LEAST_SUM, RECIPROCAL_SHIFT
+from mmdiff.graph.union import LEAST_SUM, RECIPROCAL_SHIFT
 
 _MOST_WEIGHT = float(np.finfo(np.float32).max)
 

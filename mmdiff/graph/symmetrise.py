@@ -2,8 +2,9 @@
 
 One sequential pass over the lists counts the edges that lead to each row. Rows are cut into ranges whose incoming edges fit the
 memory. For each range one more pass gathers these edges, then each row merges its own list with what leads to it and is
-appended to the graph. The diagonal stays: a node that is its own neighbour has the entry 2 there. Every range ends in a
-checkpoint: a run that is killed repeats the counting and at most one range, and its bytes are the same, whatever the ranges.
+appended to the graph. The diagonal stays: a node that is its own neighbour has the entry 2 there. A checkpoint
+follows every range, and some edges within: a run that is killed repeats the counting and at most one range, and its bytes are
+the same, whatever the ranges.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mmdiff.formats.errors import BadOption, Corrupt, Stale
 from mmdiff.formats.growing import WAITING, Growth
 from mmdiff.formats.manifest import Json
 from mmdiff.formats.publish import Draft
-from mmdiff.graph import transpose
+from mmdiff.graph import transpose, union
 from mmdiff.graph.lists import NONE, Lists
 from mmdiff.graph.weights import Weighting
 from mmdiff.memory import anonymous_bytes
@@ -32,14 +33,20 @@ from mmdiff.parallel import cores, in_order
 from mmdiff.progress import Advance, Progress
 
 # Edges that a thread takes at a time: their lists stay in the cache, and the overhead of Python is lost among them.
-BLOCK_EDGES = 1 << 19
+BLOCK_EDGES = 1 << 18
 
 # Incoming edges of a range are found by 32-bit cursors.
 MOST_EDGES = (1 << 32) - 1
 
 # Ranges that a graph is cut into even if memory would allow for fewer, unless they would be smaller than this.
 _PASSES = 4
-_LITTLE_BYTES = 64 << 20
+_LITTLE_BYTES = 128 << 20
+
+# Of the memory that is allowed, what may go into counting the edges of each slice of the lists for itself.
+_COUNTING_SHARE = 1 / 8
+
+# Edges after which a run that is killed may continue.
+_CHECKPOINT_EDGES = 1 << 23
 
 # What kernels need to be loaded or compiled.
 _KERNEL_BYTES = 64 << 20
@@ -78,16 +85,17 @@ class Incoming:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """Rows that one thread takes care of in a pass over all lists."""
+class Task:
+    """What one thread takes care of in a pass over the lists: edges from a slice of the lists to a lane of rows."""
 
-    first: int
-    stop: int
+    part: int
+    lists: tuple[int, int]
+    lane: tuple[int, int]
 
 
 Weights = NDArray[np.float32] | None
-Visit = Callable[[Lane, int, NDArray[np.uint32], Weights], None]
-"""Called with a lane, the number of the first row of a block, and the neighbours and weights of the block."""
+Visit = Callable[[Task, int, NDArray[np.uint32], Weights], None]
+"""Called with a task, the number of the first row of a block, and the neighbours and weights of the block."""
 
 
 def symmetrise(lists: Lists, draft: Draft, memory: int, progress: Progress, weighting: Weighting | None = None) -> Json:
@@ -122,6 +130,7 @@ class Symmetriser:
         self.lists, self.growth, self.pool, self.weighting = lists, growth, pool, weighting
         self.memory, self.fixed = memory, fixed
         self.threads = cores()
+        self.slices = slices_of(lists.nodes, self.threads, memory)
         self.edge_bytes = _COLUMN_BYTES + (_WEIGHT_BYTES if weighting else 0)
         self.rows_per_block = max(1, BLOCK_EDGES // max(1, lists.k))
 
@@ -133,7 +142,8 @@ class Symmetriser:
             dtypes["weights"] = weighting.dtype
         # A block in work is a list, its similarities and weights, and twice as many columns (and weights) that come of it.
         block = BLOCK_EDGES * (3 + 2 * (2 if weighting else 1)) * _COLUMN_BYTES
-        fixed = anonymous_bytes() + _KERNEL_BYTES + _NODE_BYTES * lists.nodes + block * (_ahead(cores()) + _waiting(dtypes))
+        counting = _NODE_BYTES * lists.nodes * slices_of(lists.nodes, cores(), memory)
+        fixed = anonymous_bytes() + _KERNEL_BYTES + counting + block * (_ahead(cores()) + _waiting(dtypes))
         refuse_little_memory(memory, fixed, lists.nodes)
         with Growth(draft, dtypes) as growth, ThreadPoolExecutor(cores()) as pool:
             yield cls(lists, growth, pool, memory, fixed, weighting)
@@ -150,63 +160,70 @@ class Symmetriser:
             with progress("symmetrising", passes, "rows") as advance:
                 for first, stop in ranges:
                     # Not kept under a name: the next range needs its room.
-                    done = self._merge(self._gather(degrees[first:stop], first, advance), done, advance)
-                    self.growth.checkpoint(asdict(done))
+                    done = self._merge(self._gather(degrees, first, stop, advance), done, advance)
+                    if stop < self.lists.nodes:
+                        self.growth.checkpoint(asdict(done))
         self.growth.close()
         return done
 
     def _count(self, progress: Progress) -> NDArray[np.uint32]:
-        """The number of edges that lead to each row."""
+        """The number of edges that lead from each slice of the lists to each row."""
         nodes = self.lists.nodes
-        degrees = np.zeros(nodes, np.uint32)
+        degrees = np.zeros((self.slices, nodes), np.uint32)
 
-        def count(lane: Lane, start: int, neighbors: NDArray[np.uint32], weights: Weights) -> None:
+        def count(task: Task, start: int, neighbors: NDArray[np.uint32], weights: Weights) -> None:
             del weights
-            bad = transpose.count(neighbors, lane.first, lane.stop, degrees)
+            bad = transpose.count(neighbors, *task.lane, degrees[task.part])
             if bad >= 0:
                 self._refuse(start + bad, neighbors[bad])
 
-        lanes = [Lane(nodes * lane // self.threads, nodes * (lane + 1) // self.threads) for lane in range(self.threads)]
+        lanes = self.threads // self.slices
         with progress("counting edges", nodes, "rows") as advance:
-            self._pass(lanes, count, advance, weighted=False)
+            self._pass([nodes * lane // lanes for lane in range(lanes + 1)], count, advance, weighted=False)
         return degrees
 
     def _ranges(self, degrees: NDArray[np.uint32], first: int) -> list[tuple[int, int]]:
         """Rows from `first` on, cut so that the incoming edges of each range fit the room."""
-        longest = int(degrees.max(initial=0))
+        nodes, cursor_bytes = self.lists.nodes, _CURSOR_BYTES * self.slices
+        blocks = (degrees[:, start : start + BLOCK_EDGES] for start in range(0, nodes, BLOCK_EDGES))
+        longest = max(int(block.sum(axis=0, dtype=np.int64).max()) for block in blocks)
         # Of rows with more edges than a block has, several may be in work at once.
         at_once = _ahead(self.threads) + _waiting(self.growth.arrays)
         fixed = self.fixed + max(0, longest - BLOCK_EDGES) * self.edge_bytes * at_once
-        refuse_little_memory(self.memory, fixed + longest * self.edge_bytes + _CURSOR_BYTES, self.lists.nodes)
+        refuse_little_memory(self.memory, fixed + longest * self.edge_bytes + cursor_bytes, nodes)
         # Another pass over the lists costs no more than memory that was not in use before.
-        enough = _CURSOR_BYTES * len(degrees) + self.edge_bytes * int(degrees.sum(dtype=np.int64))
-        room = min(self.memory - fixed, max(enough // _PASSES, longest * self.edge_bytes + _CURSOR_BYTES, _LITTLE_BYTES))
+        edges = int(degrees.sum(dtype=np.int64))
+        enough = cursor_bytes * nodes + self.edge_bytes * edges
+        room = min(self.memory - fixed, max(enough // _PASSES, longest * self.edge_bytes + cursor_bytes, _LITTLE_BYTES))
+        if enough <= room and edges <= MOST_EDGES:
+            return [(first, nodes)]
         ranges = []
-        while first < len(degrees):
-            stop = transpose.end_of_range(degrees, first, room, self.edge_bytes, _CURSOR_BYTES, MOST_EDGES)
+        while first < nodes:
+            stop = transpose.end_of_range(degrees, first, room, self.edge_bytes, cursor_bytes, MOST_EDGES)
             ranges.append((first, stop))
             first = stop
         return ranges
 
-    def _gather(self, degrees: NDArray[np.uint32], first: int, advance: Advance) -> Incoming:
-        edges = int(degrees.sum(dtype=np.int64))
+    def _gather(self, degrees: NDArray[np.uint32], first: int, stop: int, advance: Advance) -> Incoming:
+        edges = int(degrees[:, first:stop].sum(dtype=np.int64))
         sources = np.empty(edges, np.uint32)
         weights = None if self.weighting is None else np.empty(edges, np.float32)
-        cursors = transpose.starts_of(degrees)
+        cursors = transpose.starts_of(degrees, first, stop)
 
-        def gather(lane: Lane, start: int, neighbors: NDArray[np.uint32], of_block: Weights) -> None:
-            own = cursors[lane.first : lane.stop]
-            transpose.gather(neighbors, of_block, start, first + lane.first, own, sources, weights)
+        def gather(task: Task, start: int, neighbors: NDArray[np.uint32], of_block: Weights) -> None:
+            own = cursors[task.part, slice(*task.lane)]
+            transpose.gather(neighbors, of_block, start, first + task.lane[0], own, sources, weights)
 
         # Lanes of as many edges each.
-        shares = np.arange(1, self.threads) * edges // self.threads
-        cuts = [0, *np.searchsorted(cursors, shares.astype(np.uint32)).tolist(), len(cursors)]
-        self._pass([Lane(*rows) for rows in pairwise(cuts)], gather, advance)
-        if not transpose.is_filled(degrees, cursors):
+        lanes = self.threads // self.slices
+        shares = np.arange(1, lanes) * edges // lanes
+        self._pass([0, *np.searchsorted(cursors[0], shares.astype(np.uint32)).tolist(), len(cursors[0])], gather, advance)
+        if not transpose.is_filled(degrees, first, cursors):
             raise Stale("the lists of neighbours changed while the graph was made from them. Run the same command again.")
-        return Incoming(first, cursors, sources, weights)
+        return Incoming(first, cursors[-1], sources, weights)
 
     def _merge(self, incoming: Incoming, done: Done, advance: Advance) -> Done:
+        written = done.edges
         for merged in in_order(
             self.pool, lambda rows: self._merge_rows(incoming, *rows), self._cuts(incoming), _ahead(self.threads)
         ):
@@ -217,6 +234,9 @@ class Symmetriser:
                 self.growth.append("weights", merged.weights)
             done = Done(done.rows + len(merged.ends), done.edges + len(merged.columns), done.reciprocal + merged.reciprocal)
             advance(len(merged.ends))
+            if done.edges - written >= _CHECKPOINT_EDGES:
+                self.growth.checkpoint(asdict(done))
+                written = done.edges
         return done
 
     def _cuts(self, incoming: Incoming) -> Iterator[tuple[int, int]]:
@@ -237,7 +257,7 @@ class Symmetriser:
         columns = np.empty(most, np.uint32)
         values = None if weights is None else np.empty(most, np.float32)
         ends, scale = np.empty(stop - start, np.int64), np.empty(stop - start, np.float32)
-        reciprocal = transpose.merge(
+        reciprocal = union.merge(
             *(neighbors, weights, start, incoming.cursors, incoming.sources, incoming.weights, columns, values, ends, scale)
         )
         edges = int(ends[-1])
@@ -245,25 +265,25 @@ class Symmetriser:
         if values is not None and self.weighting is not None:
             # Rows are normalised by the sum of what is stored, so that they sum to 1 in either precision.
             stored = values[:edges].astype(self.weighting.dtype, copy=False)
-            transpose.scale_of(ends, stored.astype(np.float32, copy=False), scale)
+            union.scale_of(ends, stored.astype(np.float32, copy=False), scale)
         return Merged(columns[:edges], stored, ends, scale, reciprocal)
 
-    def _pass(self, lanes: list[Lane], visit: Visit, advance: Advance, weighted: bool = True) -> None:
-        """Goes through all lists once for each lane, all lanes at the same time."""
+    def _pass(self, lanes: list[int], visit: Visit, advance: Advance, weighted: bool = True) -> None:
+        """Goes through all lists once for each lane (from one number to the next), all slices and lanes at the same time."""
         stopped = threading.Event()
 
-        def go(lane: Lane) -> None:
-            for start in range(0, self.lists.nodes, self.rows_per_block):
+        def go(task: Task) -> None:
+            for start in range(*task.lists, self.rows_per_block):
                 if stopped.is_set():
                     return
-                stop = min(start + self.rows_per_block, self.lists.nodes)
-                visit(lane, start, *self._block(start, stop, weighted))
-                if lane is busy[0]:
+                stop = min(start + self.rows_per_block, task.lists[1])
+                visit(task, start, *self._block(start, stop, weighted))
+                if task.lane[0] == lanes[0]:
                     advance(stop - start)
 
-        busy = [lane for lane in lanes if lane.first < lane.stop]
+        cuts = [self.lists.nodes * part // self.slices for part in range(self.slices + 1)]
         try:
-            list(self.pool.map(go, busy))
+            list(self.pool.map(go, [Task(*part, lane) for part in enumerate(pairwise(cuts)) for lane in pairwise(lanes)]))
         finally:
             stopped.set()
 
@@ -279,6 +299,12 @@ class Symmetriser:
         )
 
 
+def slices_of(nodes: int, threads: int, memory: int) -> int:
+    """Slices that the lists are cut into: as many as threads share evenly, and a part of the memory has room to count."""
+    allowed = memory * _COUNTING_SHARE // max(1, _NODE_BYTES * nodes)
+    return max(slices for slices in range(1, threads + 1) if threads % slices == 0 and (slices <= allowed or slices == 1))
+
+
 def refuse_little_memory(memory: int, needed: int, nodes: int) -> None:
     if memory < needed:
         allowed, least = memory / 2**20, math.ceil(needed / 2**20)
@@ -287,7 +313,7 @@ def refuse_little_memory(memory: int, needed: int, nodes: int) -> None:
 
 def _ahead(threads: int) -> int:
     """Blocks in work, and in line to be appended."""
-    return threads + 1
+    return 2 * threads
 
 
 def _waiting(arrays: Collection[str]) -> int:
