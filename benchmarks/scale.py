@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks import large
@@ -17,7 +19,9 @@ from benchmarks.measure import evict
 from benchmarks.whole import whole_job
 from mmdiff.formats.manifest import Json
 
-WIDTH = 64
+# Columns of bfloat16 that fit 20 GB twice at a hundred million nodes.
+WIDTH = 48
+LIMIT = "19000M"
 _MILLION = 1_000_000
 
 
@@ -44,17 +48,14 @@ def F100M(folder: Path) -> Json:
     store, symmetrised = large.large_store(folder, 100 * _MILLION)
     W = (store / "graph" / "W").resolve()
     edges, size = large.edges_of(store), sum(file.stat().st_size for file in W.rglob("*") if file.is_file())
-    batch = ["--plain", "--memory", "20G", "--classes", listed(WIDTH), "--cols-per-batch", str(WIDTH)]
-    half, of_half = large.diffuse(store, *batch, "--dtype", "bfloat16")
-    single, of_single = large.diffuse(
-        store, "--plain", "--memory", "20G", "--classes", listed(WIDTH // 2), "--cols-per-batch", str(WIDTH // 2), iterations=2
-    )
-    whole, of_whole = large.diffuse(store, "--memory", "20G", "--dtype", "bfloat16", "--cols-per-batch", str(WIDTH))
+    half, of_half = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16")
+    single, of_single = large.diffuse(store, *one_batch(WIDTH // 2), iterations=3)
+    whole, of_whole = large.diffuse(store, "--memory", LIMIT, "--dtype", "bfloat16", "--cols-per-batch", "auto")
     command = [sys.executable, "-m", "benchmarks.limits", str(store), str(WIDTH)]
     limits = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    sequential = sequential_speed(W)
+    sequential, writing = sequential_speed(W), writing_speed(folder)
     evict(W)
-    narrow, of_narrow = large.diffuse(store, "--plain", "--memory", "20G", "--classes", "0", iterations=1)
+    narrow, of_narrow = large.diffuse(store, *one_batch(1), iterations=1)
     return {
         "nodes": 100 * _MILLION,
         "edges": edges,
@@ -67,6 +68,7 @@ def F100M(folder: Path) -> Json:
         "whole": {**whole.figures(), "steps": of_whole["steps"]},
         "narrow": {**narrow.figures(), "steps": of_narrow["steps"]},
         "sequential": sequential,
+        "sequential_writing": writing,
         "limits": limits,
     }
 
@@ -90,8 +92,7 @@ def growth(folder: Path) -> Json:
 def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, k: int) -> None:
     """Symmetrising, the whole command, and the product alone, at one size."""
     store, symmetrised = large.large_store(folder / f"{axis}-{at}", nodes, k)
-    options = ["--plain", "--dtype", "bfloat16", "--classes", listed(WIDTH), "--cols-per-batch", str(WIDTH), "--memory", "20G"]
-    watched, report = large.diffuse(store, *options, iterations=3)
+    watched, report = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16", iterations=3)
     steps = [step["seconds"] for step in report["steps"][1:]]
     found.append(
         {
@@ -106,6 +107,11 @@ def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, 
     shutil.rmtree(folder / f"{axis}-{at}")
 
 
+def one_batch(columns: int) -> list[str]:
+    """The first columns, as the method is written down."""
+    return ["--plain", "--memory", LIMIT, "--classes", listed(columns), "--cols-per-batch", str(columns)]
+
+
 def of_command(store: Path, *options: str) -> Json:
     """The whole command, with shortcuts."""
     return large.diffuse(store, *options)[0].figures()
@@ -116,20 +122,42 @@ def listed(classes: int) -> str:
 
 
 def sequential_speed(folder: Path) -> float:
-    """Bytes a second that the disk gives, read front to back in large pieces, none of them in the page cache."""
+    """Bytes a second that the disk gives front to back, by the quickest of some ways, none of it in the page cache."""
+    return max(_read(folder, threads, direct) for threads, direct in ((1, False), (1, True), (2, True), (4, True)))
+
+
+def _read(folder: Path, threads: int, direct: bool, size: int = 4 << 20, most: int = 8 << 30) -> float:
+    """Threads take one piece after the other."""
     evict(folder)
-    files, size, total = files_of(folder), 8 << 20, 0
-    buffer = memoryview(bytearray(size))
+    files = [(file, file.stat().st_size) for file in files_of(folder)]
+    pieces = [(file, start) for file, end in files for start in range(0, end - size, size)][: most // size]
+
+    def read(piece: tuple[Path, int]) -> int:
+        # Memory of its own, since what is read directly has to begin with a page.
+        with mmap.mmap(-1, size) as buffer:
+            descriptor = os.open(piece[0], os.O_RDONLY | (os.O_DIRECT if direct else 0))
+            try:
+                return os.preadv(descriptor, [buffer], piece[1])
+            finally:
+                os.close(descriptor)
+
     start = time.perf_counter()
-    for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        while count := os.readv(descriptor, [buffer]):
-            total += count
-        os.close(descriptor)
-        if total > 8 << 30:
-            break
+    with ThreadPoolExecutor(threads) as pool:
+        total = sum(pool.map(read, pieces))
     return total / (time.perf_counter() - start)
+
+
+def writing_speed(folder: Path, size: int = 64 << 20, pieces: int = 64) -> float:
+    """Bytes a second that the disk takes front to back, each piece confirmed, as chunks are written."""
+    piece = os.urandom(size)
+    start = time.perf_counter()
+    with (folder / "written").open("wb", buffering=0) as file:
+        for _ in range(pieces):
+            file.write(piece)
+            os.fsync(file.fileno())
+    speed = size * pieces / (time.perf_counter() - start)
+    (folder / "written").unlink()
+    return speed
 
 
 def files_of(folder: Path) -> Iterable[Path]:

@@ -28,7 +28,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
-_MADV_WILLNEED, _MADV_DONTNEED, _MADV_POPULATE_READ = 3, 4, 22
+MADV_WILLNEED, _MADV_DONTNEED, _MADV_POPULATE_READ = 3, 4, 22
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -74,7 +74,12 @@ def map_chunks(spec: ArraySpec, descriptors: Iterable[int]) -> NDArray[Any]:
 def request(values: NDArray[Any], start: int, stop: int) -> None:
     """Reads rows start..stop-1 of a mapped array from the disk, so that whoever comes for them need not wait."""
     if not _advise(values, start, stop, _MADV_POPULATE_READ):
-        _advise(values, start, stop, _MADV_WILLNEED)
+        announce(values, start, stop)
+
+
+def announce(values: NDArray[Any], start: int, stop: int) -> None:
+    """Asks the disk for rows start..stop-1 of a mapped array, and does not wait for them."""
+    _advise(values, start, stop, MADV_WILLNEED)
 
 
 def release(values: NDArray[Any], start: int, stop: int) -> None:

@@ -1,15 +1,19 @@
 """What a diffusion keeps in its draft as it goes, so that a killed run loses at most one iteration of one batch.
 
 Scores are kept batch by batch, each a scratch array of planes. S is kept after an iteration where that took long enough to be
-worth it: what is not kept can be had again in less than KEEP_SECONDS. What others compute of a batch is kept when it is done.
+worth it: what is not kept can be had again in less than KEEP_SECONDS. It goes to the disk while the next iteration reads it.
+What others compute of a batch is kept when it is done.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import takewhile
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +91,15 @@ class Kept(Entering):
         self.tops = self._kept_tops() if every_row else None
         self._clock = time.perf_counter()
         self._sheets: dict[str, ArrayWriter] = {}
+        self._pool, self._stopped = ThreadPoolExecutor(1), threading.Event()
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopped.set()
+        self._pool.shutdown()
 
     @property
     def todo(self) -> list[int]:
@@ -122,23 +135,41 @@ class Kept(Entering):
         return declare
 
     def keep(self, batch: int, step: Step) -> None:
+        """Begins to write S, which nobody changes before the iteration after the next one, or this is called again."""
+        self._settle()
         name = self._state(batch, step.iteration)
         quick = time.perf_counter() - self._clock < KEEP_SECONDS
         if not isinstance(step.state, Matrix) or (quick and name not in self._sheets):
             return
         writer = self._sheets.pop(name, None)
+        by_way_of_disk = writer is not None
         if writer is not None and self.diffusion.variant.gamma is not None:
             # What was written is the product, before it was raised to a power.
             self.draft.drop(name)
             writer = None
-        writer = writer or self._declare_state(name, batch)
-        values = step.state.values
-        for _ in in_threads(lambda chunk: writer.write(chunk, values[slice(*writer.spec.rows(chunk))]), writer.missing):
-            pass
+        # What is said of the iteration comes first: S counts once all of it is there.
         self.note()
-        for before in range(step.iteration):
-            self.draft.drop(self._state(batch, before))
+        self._writing = self._pool.submit(
+            self._write_state, writer or self._declare_state(name, batch), step.state.values, batch, step.iteration
+        )
+        if by_way_of_disk:
+            # There is only one matrix, and the next iteration ends in it.
+            self._settle()
         self._clock = time.perf_counter()
+
+    def _write_state(self, writer: ArrayWriter, values: NDArray[Any], batch: int, iteration: int) -> None:
+        for chunk in writer.missing:
+            if self._stopped.is_set():
+                return
+            writer.write(chunk, values[slice(*writer.spec.rows(chunk))])
+        for before in range(iteration):
+            self.draft.drop(self._state(batch, before))
+
+    def _settle(self) -> None:
+        """Waits for what is being written: the matrix is needed."""
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
 
     def knows(self, batch: int, iterations: int) -> bool:
         """Whether all that there is to say of the first iterations of a batch is kept, and still whole."""
@@ -155,6 +186,7 @@ class Kept(Entering):
 
     def finish(self, batch: int) -> None:
         """Notes that a batch is done."""
+        self._settle()
         if self.tops is not None:
             for name, values in vars(self.tops).items():
                 kept = f"pass_top_{name}_{self.key(batch)}"

@@ -16,11 +16,15 @@ from mmdiff.parallel import cores
 _KERNEL_BYTES = 96 << 20
 # Offsets of two frontiers and of the one in the making; masks and lists of needed rows; the vector of column sums.
 _NODE_BYTES = 24 + 9
+# Without shortcuts, the mask of rows that test points look at.
+_PLAIN_NODE_BYTES = 4
 _HEIGHT_BYTES = 4
 _ROW_FACTOR_BYTES = 12
 
 # A batch that is narrower than this is better widened with a buffer on disk.
 _NARROW = 32
+# Entries of float32 in a line of the cache; bfloat16 has twice as many, but its kernel goes in steps of as few.
+_LINE = 16
 # Columns that the blocks of scores in work usually have.
 _USUAL = 96
 
@@ -53,6 +57,7 @@ class Asked:
     planes: int
     every_row: bool
     workers: int = 1
+    plain: bool = False
 
 
 def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
@@ -61,7 +66,7 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     """
     nodes, classes = problem.graph.nodes, problem.seeds.classes
     memory = asked.memory // asked.workers
-    fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, asked.every_row)
+    fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, asked.every_row, asked.plain)
     room = max(0, memory - fixed)
     column = nodes * variant.itemsize
     # A coupled operator writes its products as float32, beside the state.
@@ -70,11 +75,13 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
         width = min(asked.cols_per_batch, classes)
     else:
         width = min(classes, max(1, room // pair))
+        if _LINE < width < classes:
+            width -= width % _LINE
         if width < min(_NARROW, classes) and not variant.coupled:
             width = min(classes, _NARROW, max(1, _widest_by_way_of_disk(nodes, variant, room)))
         width = min(width, -(-classes // asked.workers))
     batches = -(-classes // width)
-    width = -(-classes // batches)
+    width = min(width, _whole_lines(-(-classes // batches)))
     two, one = fixed + width * pair, fixed + _by_way_of_disk(nodes, variant, width)
     if two <= memory:
         return Needs(width, batches, False, two, *_disk(problem, variant, asked, width))
@@ -91,6 +98,11 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     raise BadOption(f"--memory {asked.memory >> 20}M{share}: {width} columns of {nodes:,} nodes need {need}M. {remedy}.")
 
 
+def _whole_lines(width: int) -> int:
+    """At least so many columns that rows of S fill lines of the cache, and vectors of the processor."""
+    return -(-width // _LINE) * _LINE
+
+
 def _by_way_of_disk(nodes: int, variant: Variant, width: int) -> int:
     """Bytes of a matrix that is replaced by the next one by way of the disk."""
     return nodes * width * variant.itemsize + sheets.held_beside((nodes, width), variant.kept_as)
@@ -103,11 +115,12 @@ def _widest_by_way_of_disk(nodes: int, variant: Variant, room: int) -> int:
     return width
 
 
-def held_beside(problem: Problem, variant: Variant, every_row: bool) -> int:
+def held_beside(problem: Problem, variant: Variant, every_row: bool, plain: bool) -> int:
     """What is held whatever the width of a batch: vectors of all nodes, and blocks of scores."""
     nodes, classes = problem.graph.nodes, problem.seeds.classes
     scores = 4 * problem.tests
-    total = nodes * _NODE_BYTES + min(CHUNK_BYTES, scores * classes) + cores() * min(CHUNK_BYTES, scores * min(classes, _USUAL))
+    total = min(CHUNK_BYTES, scores * classes) + cores() * min(CHUNK_BYTES, scores * min(classes, _USUAL))
+    total += nodes * (_PLAIN_NODE_BYTES if plain else _NODE_BYTES)
     if variant.normalize_graph == "symmetric":
         total += nodes * _HEIGHT_BYTES
     if variant.coupled:

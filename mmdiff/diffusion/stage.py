@@ -121,7 +121,9 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
         check_predictions(request.predict_nodes, store, problem)
     prior = class_prior(variant, *_given_prior(request, problem), request.prior_power, problem.seeds.classes)
     every_row = request.predict_nodes is not None
-    asked = Asked(request.cols_per_batch, request.memory, request.iterations, len(request.planes), every_row, workers)
+    asked = Asked(
+        request.cols_per_batch, request.memory, request.iterations, len(request.planes), every_row, workers, request.plain
+    )
     return Prepared(request, problem, variant, prior, needs(problem, variant, asked))
 
 
@@ -204,8 +206,8 @@ def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Units) -> 
             every_row,
             request.plain,
         )
-        kept = Kept(draft, diffusion, request.planes, every_row)
-        steps = _compute(draft, prepared, diffusion, kept, progress, units)
+        with Kept(draft, diffusion, request.planes, every_row) as kept:
+            steps = _compute(draft, prepared, diffusion, kept, progress, units)
         _assemble(draft, diffusion, kept)
         problem.classes.write(draft)
         if kept.tops is not None:

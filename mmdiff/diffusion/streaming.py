@@ -12,7 +12,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.mapping import is_mapped, release, request
+from mmdiff.diffusion.pages import announce_rows, pages_of
+from mmdiff.formats.mapping import announce, is_mapped, release, request
 from mmdiff.graph.graph import Graph
 from mmdiff.knn.half import for_kernels
 from mmdiff.parallel import cores, in_order
@@ -25,7 +26,15 @@ Advise = Callable[[NDArray[Any], int, int], None]
 
 # Edges of a block: their indices fit a core's cache, and the overhead of Python is lost among them.
 BLOCK_EDGES = 1 << 18
+
+# Blocks that are asked for ahead, so that the disk always has something to do, and blocks that must be there. Pages of rows
+# that lie scattered take more room than the rows do.
+_ANNOUNCED_AHEAD = 64
+_SCATTERED_AHEAD = 8
 _REQUESTED_AHEAD = 12
+
+# Of the pages between the first row and the last one, the share that is needed from which on all of them are read.
+_MOST = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -82,10 +91,14 @@ class Stream:
             return result, int((self.graph.indptr[chosen + 1] - self.graph.indptr[chosen]).sum())
 
         def begun() -> Iterator[int]:
+            far = _ANNOUNCED_AHEAD if rows is None else _SCATTERED_AHEAD
+            announced = 0
             for place in range(len(blocks)):
-                ahead = place + _REQUESTED_AHEAD
-                if self._mapped and ahead < len(blocks):
-                    self._reader.submit(self._pages, rows, *blocks[ahead], request)
+                while self._mapped and announced < min(place + far, len(blocks)):
+                    self._reader.submit(self._pages, rows, *blocks[announced], announce)
+                    announced += 1
+                if self._mapped and place + _REQUESTED_AHEAD < len(blocks):
+                    self._reader.submit(self._pages, rows, *blocks[place + _REQUESTED_AHEAD], request)
                 yield place
 
         entry = 4 + (0 if self.graph.weights is None else self.graph.weights.itemsize)
@@ -113,17 +126,14 @@ class Stream:
         fixed = fixed if rows is None else np.searchsorted(rows, fixed)
         return np.unique(np.concatenate([[0], np.minimum(cuts, count), fixed, [count]])).astype(np.int64)
 
-    def _pages(
-        self, rows: NDArray[Any] | None, first: int, stop: int, advise: Callable[[NDArray[Any], int, int], None]
-    ) -> None:
-        """Advises on the entries of rows first..stop-1; scattered rows are left to the page faults they cause."""
+    def _pages(self, rows: NDArray[Any] | None, first: int, stop: int, advise: Advise) -> None:
+        """Advises on the entries of rows first..stop-1; pages of scattered rows are announced one by one, and left alone."""
         graph = self.graph
-        if rows is not None:
-            low, high = int(rows[first]), int(rows[stop - 1]) + 1
-            if high - low > 4 * (stop - first):
-                return
-            first, stop = low, high
-        start, end = int(graph.indptr[first]), int(graph.indptr[stop])
-        advise(graph.indices, start, end)
-        if graph.weights is not None:
-            advise(graph.weights, start, end)
+        arrays = [graph.indices] if graph.weights is None else [graph.indices, graph.weights]
+        low, high = (first, stop) if rows is None else (int(rows[first]), int(rows[stop - 1]) + 1)
+        start, end = int(graph.indptr[low]), int(graph.indptr[high])
+        for values in arrays:
+            if rows is None or stop - first >= _MOST * pages_of(values, start, end):
+                advise(values, start, end)
+            elif advise is announce:
+                announce_rows(values, graph.indptr, rows[first:stop])
