@@ -6,6 +6,7 @@ keeps what they found. A worker that is killed costs the units it had: the sched
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import time
@@ -43,6 +44,9 @@ def units_on(dask: str | None, needed: Path) -> Iterator[Units]:
         yield Here()
         return
     distributed = _load()
+    # A client that found no scheduler is closed when it is collected as garbage. Were that while another one is being made, in
+    # the same thread, it would wait for ever for a lock that the other one holds.
+    gc.collect()
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         address: Any = dask

@@ -6,7 +6,7 @@ reads on, and for scattered rows a thousand times too much. Whoever asks for pag
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numba.core import types
@@ -16,7 +16,8 @@ from mmdiff.formats.arrays import PAGE_BYTES
 from mmdiff.formats.mapping import MADV_WILLNEED, is_mapped
 from mmdiff.jit import kernel
 
-_madvise = types.ExternalFunction("madvise", types.intc(types.intp, types.intp, types.intc))
+_SIGNATURE = cast(Any, types.intc)(types.intp, types.intp, types.intc)
+_madvise = cast(Any, types.ExternalFunction("madvise", _SIGNATURE))
 
 # Pages between two that are needed which are read on the way: it takes less time than to begin anew.
 _GAP = 16
