@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.batch import aligned
 from mmdiff.diffusion.product import Pull, multiply
 from mmdiff.diffusion.seeds import Seeds
+from mmdiff.formats.direct import page_aligned
 from mmdiff.graph.graph import COLUMN, Graph
 from mmdiff.parallel import cores, in_threads
 
@@ -31,7 +31,7 @@ RUNS = 3
 def measure(store: Path, width: int) -> dict[str, float]:
     """Seconds an edge of each kind, on all cores, and the share of edges that are near."""
     graph = Graph.open(store)
-    source = aligned((graph.nodes, width), "uint16")
+    source = page_aligned((graph.nodes, width), "uint16")
     for start in range(0, graph.nodes, 1 << 20):
         source[start : start + (1 << 20)] = 0x3F80
     pieces = [_edges(graph, int(start)) for start in np.linspace(0, graph.nodes - _ROWS, _PIECES)]

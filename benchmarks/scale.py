@@ -19,8 +19,8 @@ from benchmarks.measure import evict
 from benchmarks.whole import whole_job
 from mmdiff.formats.manifest import Json
 
-# Columns of bfloat16 that fit 20 GB twice at a hundred million nodes.
-WIDTH = 48
+# A batch, and what it may take of memory: 20 GB hold 64 columns of bfloat16 of a hundred million nodes once.
+WIDTH = 64
 LIMIT = "19000M"
 _MILLION = 1_000_000
 
@@ -50,7 +50,7 @@ def F100M(folder: Path) -> Json:
     edges, size = large.edges_of(store), sum(file.stat().st_size for file in W.rglob("*") if file.is_file())
     half, of_half = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16")
     single, of_single = large.diffuse(store, *one_batch(WIDTH // 2), iterations=3)
-    whole, of_whole = large.diffuse(store, "--memory", LIMIT, "--dtype", "bfloat16", "--cols-per-batch", "auto")
+    whole, of_whole = large.diffuse(store, "--memory", LIMIT, "--dtype", "bfloat16", "--cols-per-batch", str(WIDTH))
     command = [sys.executable, "-m", "benchmarks.limits", str(store), str(WIDTH)]
     limits = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     sequential, writing = sequential_speed(W), writing_speed(folder)

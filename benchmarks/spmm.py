@@ -79,7 +79,7 @@ def measure(store: Path) -> dict[str, Any]:
     """Seconds of each library in both orders; they all give the same result, or there are no figures."""
     import scipy.sparse
 
-    from mmdiff.diffusion.batch import aligned
+    from mmdiff.formats.direct import page_aligned
     from mmdiff.graph.graph import Graph
 
     graph = Graph.open(store)
@@ -94,7 +94,7 @@ def measure(store: Path) -> dict[str, Any]:
     original.sort_indices()
     A = scipy.sparse.csr_array(graph.to_scipy(normalized=False)[place][:, place])
     A.sort_indices()
-    L = aligned((graph.nodes, COLUMNS), "float32")
+    L = page_aligned((graph.nodes, COLUMNS), "float32")
     np.random.default_rng(0).random(out=L, dtype=np.float32)
     times: dict[str, Any] = {"nodes": graph.nodes, "edges": graph.edges, "copy": _copy_speed()}
     times["original"] = _all(Graph.from_scipy(A), original, L)
@@ -103,17 +103,17 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
-    from mmdiff.diffusion.batch import aligned
     from mmdiff.diffusion.bfloat16 import encode
     from mmdiff.diffusion.product import Pull, product
     from mmdiff.diffusion.seeds import Seeds
     from mmdiff.diffusion.streaming import Stream
+    from mmdiff.formats.direct import page_aligned
 
     out, pull = (
-        aligned((graph.nodes, COLUMNS), "float32"),
+        page_aligned((graph.nodes, COLUMNS), "float32"),
         Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), L.shape[1])),
     )
-    short, short_out = aligned((graph.nodes, COLUMNS), "uint16"), aligned((graph.nodes, COLUMNS), "uint16")
+    short, short_out = page_aligned((graph.nodes, COLUMNS), "uint16"), page_aligned((graph.nodes, COLUMNS), "uint16")
     short[:] = encode(L)
     runs: dict[str, Callable[[], Any]] = {}
     with Stream(graph) as stream:

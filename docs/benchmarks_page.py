@@ -77,7 +77,7 @@ def plots(results: Json, folder: Path) -> None:
         left.plot(at, [point["seconds"] for point in own], "o-", label="mmdiff diffuse")
         if all("symmetrise" in point for point in own):
             left.plot(at, [point["symmetrise"]["seconds"] for point in own], "s--", label="symmetrise")
-            left.plot(at, [point["product"]["seconds"] for point in own], "^:", label="one product, 48 columns")
+            left.plot(at, [point["product"]["seconds"] for point in own], "^:", label="one product, 64 columns")
             right.plot(at, [point["symmetrise"]["anonymous"] / 1e6 for point in own], "s--", label="symmetrise")
         right.plot(at, [point["anonymous"] / 1e6 for point in own], "o-", label="mmdiff diffuse")
         for plot, name in ((left, "seconds"), (right, "MB of memory")):
@@ -144,7 +144,7 @@ def _F100M(found: Json) -> str:
     streamed = 4 * edges / _iteration(narrow["steps"])
     limits, measured = found["limits"], _iteration(batch["steps"])
     gathered = edges * (limits["near_share"] * limits["near"] + (1 - limits["near_share"]) * limits["far"])
-    # W is read, and S written for the case that the run is killed.
+    # W is read, and S written and read back.
     read, written = (batch[name] / found["iterations"] for name in ("read", "written"))
     disk = read / found["sequential"] + written / found["sequential_writing"]
     return "\n".join(
@@ -193,7 +193,7 @@ def _as_point(found: Json) -> Json:
 def _growth(found: Json) -> str:
     rows = [point for point in found["points"] if point["axis"] == "nodes"]
     lines = [
-        "| nodes | edges | ns an edge, 48 columns | memory of that beyond S, MB | symmetrise, M edges/s |",
+        "| nodes | edges | ns an edge, 64 columns | memory of that beyond S, MB | symmetrise, M edges/s |",
         "|---|---|---|---|---|",
     ]
     for point in rows:
@@ -206,7 +206,7 @@ def _growth(found: Json) -> str:
     return "\n".join(
         [
             "## Growth\n",
-            "Generated lists, bfloat16 products of 48 columns, and the whole command for 507 classes, T = 5 (float32), where"
+            "Generated lists, bfloat16 products of 64 columns, and the whole command for 507 classes, T = 5 (float32), where"
             " nothing else is said.\n",
             "\n".join(lines) + "\n",
             pictures,

@@ -49,9 +49,9 @@ class HelperWriter(ArrayWriter):
     def __post_init__(self) -> None:
         self.laid: list[Laid] = []
 
-    def write(self, chunk: int, rows: NDArray[Any]) -> None:
+    def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
         pieces, crc = self.pieces(chunk, rows)
-        file = seam.write_loose(self.folder / self.spec.chunk_file(chunk), *pieces)
+        file = seam.write_loose(self.folder / self.spec.chunk_file(chunk), *pieces, cached=cached)
         self.crcs[chunk] = crc
         self.laid.append(Laid(chunk, crc, file))
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mmdiff.formats import seam
 from mmdiff.formats.arrays import ArraySpec
 from mmdiff.formats.crc import crc32c, tail
+from mmdiff.formats.direct import read_pages
 from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, InputError, Locked
 from mmdiff.formats.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, object_names, run_json
 from mmdiff.formats.mapping import map_chunks
@@ -49,11 +50,19 @@ class ArrayWriter:
         """The chunks that are still to be written."""
         return [chunk for chunk in range(self.spec.chunks) if chunk not in self.crcs]
 
-    def write(self, chunk: int, rows: NDArray[Any]) -> None:
-        """Writes the rows of one chunk."""
+    def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
+        """Writes the rows of one chunk; what is not cached is best read by `read`."""
         pieces, crc = self.pieces(chunk, rows)
-        seam.write_file(self.folder / self.spec.chunk_file(chunk), *pieces)
+        seam.write_file(self.folder / self.spec.chunk_file(chunk), *pieces, cached=cached)
         self.crcs[chunk] = crc
+
+    def read(self, chunk: int, out: NDArray[Any]) -> None:
+        """Reads the rows of one chunk that is there over those of an array, past the page cache."""
+        descriptor = open_chunk(self.folder, self.spec, chunk, self.crcs[chunk])
+        try:
+            read_pages(descriptor, out)
+        finally:
+            os.close(descriptor)
 
     def pieces(self, chunk: int, rows: NDArray[Any]) -> tuple[tuple[seam.Bytes, ...], int]:
         """What the file of a chunk holds, and its checksum."""

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.direct import write_pages
 from mmdiff.formats.errors import DiskFull
 
 Bytes = bytes | NDArray[Any]
@@ -38,17 +39,17 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def write_file(path: Path, *pieces: Bytes) -> None:
+def write_file(path: Path, *pieces: Bytes, cached: bool = True) -> None:
     """Writes a file that has its name only when it is whole; room is claimed first, so that a full disk is an error here."""
     unfinished = path.with_name(path.name + ".part")
-    _write(unfinished, path, pieces)
+    _write(unfinished, path, pieces, cached)
     unfinished.rename(path)
 
 
-def write_loose(path: Path, *pieces: Bytes) -> str:
+def write_loose(path: Path, *pieces: Bytes, cached: bool = True) -> str:
     """Writes a file under a provisional name that nobody else uses, and returns that; `name_loose` makes it what it is."""
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
-    _write(unfinished, path, pieces)
+    _write(unfinished, path, pieces, cached)
     return unfinished.name
 
 
@@ -61,7 +62,7 @@ def name_loose(loose: str, path: Path) -> bool:
     return True
 
 
-def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes]) -> None:
+def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes], cached: bool = True) -> None:
     with _room_for(path):
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -72,6 +73,8 @@ def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes]) -> None:
             ]
             os.posix_fallocate(descriptor, 0, sum(view.nbytes for view in views))
             for view in views:
+                if not cached:
+                    view = view[write_pages(descriptor, view) :]
                 while view:
                     view = view[os.write(descriptor, view) :]
             os.fsync(descriptor)

@@ -23,16 +23,7 @@ from mmdiff.diffusion.sheets import Sheet, held_beside, product_to_sheet, read_b
 from mmdiff.diffusion.states import Frontier, Heights, Matrix, SomeRows, State
 from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.variant import Variant
-
-_LINE_BYTES = 64
-
-
-def aligned(shape: tuple[int, int], dtype: str) -> NDArray[Any]:
-    """An empty matrix that begins with a line of the cache, so that rows that fill lines touch no others."""
-    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    room = np.empty(size + _LINE_BYTES, np.uint8)
-    first = -room.__array_interface__["data"][0] % _LINE_BYTES
-    return room[first : first + size].view(dtype).reshape(shape)
+from mmdiff.formats.direct import page_aligned
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,7 @@ class Buffers:
             if spare.size >= entries and spare.dtype == dtype:
                 return self._spares.pop(place).reshape(-1)[:entries].reshape(shape)
         self._spares.clear()
-        return aligned(shape, dtype)
+        return page_aligned(shape, dtype)
 
     def give_back(self, values: NDArray[Any]) -> None:
         """A matrix that may be written again."""

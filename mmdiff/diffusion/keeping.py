@@ -18,12 +18,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.batch import Step, aligned
+from mmdiff.diffusion.batch import Step
 from mmdiff.diffusion.coupled import Plates
 from mmdiff.diffusion.engine import Diffusion, Keeper, Report
 from mmdiff.diffusion.sheets import Sheet, read_back, rows_per_chunk
 from mmdiff.diffusion.states import Matrix
 from mmdiff.diffusion.tops import Tops
+from mmdiff.formats.direct import page_aligned
 from mmdiff.formats.loose import Laid, take
 from mmdiff.formats.manifest import Json
 from mmdiff.formats.publish import ArrayWriter, Draft
@@ -116,7 +117,7 @@ class Kept(Entering):
                 writer = self._declare_state(name, batch)
                 if not writer.missing:
                     self.notes[self.key(batch)] = self.notes[self.key(batch)][: iteration + 1]
-                    state = aligned((writer.spec.shape[0], writer.spec.shape[1]), writer.spec.dtype)
+                    state = page_aligned((writer.spec.shape[0], writer.spec.shape[1]), writer.spec.dtype)
                     read_back(self.diffusion.stream, writer, state)
                     return iteration, state
         self.notes[self.key(batch)] = []
@@ -161,7 +162,7 @@ class Kept(Entering):
         for chunk in writer.missing:
             if self._stopped.is_set():
                 return
-            writer.write(chunk, values[slice(*writer.spec.rows(chunk))])
+            writer.write(chunk, values[slice(*writer.spec.rows(chunk))], cached=False)
         for before in range(iteration):
             self.draft.drop(self._state(batch, before))
 

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.product import Pull, multiply
 from mmdiff.diffusion.streaming import Block, Stream
 from mmdiff.formats.arrays import even_rows_per_chunk, page_unit, row_bytes
-from mmdiff.formats.mapping import release, request
+from mmdiff.formats.direct import page_aligned
 from mmdiff.formats.publish import ArrayWriter
 
 Sheet = Callable[[int], ArrayWriter]
@@ -46,14 +45,24 @@ def product_to_sheet(
     """Writes W S, or some rows of it and zeros, chunk by chunk; returns how many entries are not zero."""
     spec, nonzero = sheet.spec, 0
     pages: dict[int, NDArray[Any]] = {}
+    spares: list[NDArray[Any]] = []
     lock, written = threading.Lock(), deque[Future[None]]()
 
     def page(chunk: int) -> NDArray[Any]:
         start, stop = spec.rows(chunk)
         with lock:
             if chunk not in pages:
-                pages[chunk] = np.zeros((stop - start, source.shape[1]), source.dtype)
+                room = spares.pop() if spares else page_aligned((spec.rows_per_chunk, source.shape[1]), source.dtype.name)
+                pages[chunk] = room[: stop - start]
+                if rows is not None:
+                    pages[chunk][:] = 0
             return pages[chunk]
+
+    def write(chunk: int, values: NDArray[Any]) -> None:
+        sheet.write(chunk, values, cached=False)
+        with lock:
+            if len(values) == spec.rows_per_chunk:
+                spares.append(values)
 
     def work(block: Block) -> tuple[int, int]:
         chunk = int(block.rows[0]) // spec.rows_per_chunk
@@ -66,7 +75,7 @@ def product_to_sheet(
         def finish(until: int) -> None:
             nonlocal finished
             for chunk in range(finished, until):
-                written.append(writer.submit(sheet.write, chunk, page(chunk)))
+                written.append(writer.submit(write, chunk, page(chunk)))
                 del pages[chunk]
                 if len(written) > _WAITING:
                     written.popleft().result()
@@ -84,13 +93,5 @@ def product_to_sheet(
 
 def read_back(stream: Stream, sheet: ArrayWriter, out: NDArray[Any]) -> None:
     """Brings a sheet into memory."""
-    mapped = sheet.mapped()
-
-    def read(chunk: int) -> None:
-        start, stop = sheet.spec.rows(chunk)
-        request(mapped, start, stop)
-        out[start:stop] = mapped[start:stop]
-        release(mapped, start, stop)
-
-    for _ in stream.map(read, range(sheet.spec.chunks)):
+    for _ in stream.map(lambda chunk: sheet.read(chunk, out[slice(*sheet.spec.rows(chunk))]), range(sheet.spec.chunks)):
         pass

@@ -24,8 +24,11 @@ Result = TypeVar("Result")
 Rows = NDArray[np.int64]
 Advise = Callable[[NDArray[Any], int, int], None]
 
-# Edges of a block: their indices fit a core's cache, and the overhead of Python is lost among them.
+# Edges of a block: their indices fit a core's cache, and the overhead of Python is lost among them. Of a large graph there are
+# so many blocks that they may be larger.
 BLOCK_EDGES = 1 << 18
+_MANY = 1 << 12
+_LARGE = 4
 
 # Blocks that are asked for ahead, so that the disk always has something to do, and blocks that must be there. Pages of rows
 # that lie scattered take more room than the rows do.
@@ -116,7 +119,8 @@ class Stream:
         indptr = self.graph.indptr
         if rows is None:
             count, edges = self.graph.nodes, self.graph.edges
-            cuts = np.searchsorted(indptr, np.arange(BLOCK_EDGES, edges, BLOCK_EDGES))
+            block = min(max(BLOCK_EDGES, edges // _MANY), _LARGE * BLOCK_EDGES)
+            cuts = np.searchsorted(indptr, np.arange(block, edges, block))
         else:
             chosen = rows.astype(np.int64)
             ends = np.cumsum(indptr[chosen + 1] - indptr[chosen])

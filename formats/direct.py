@@ -1,0 +1,79 @@
+"""Arrays that go to the disk and back past the page cache: for what is read once, and soon, by the one who wrote it.
+
+The system would copy each byte, and give up other pages for it. Past the cache, the disk moves whole pages between its files
+and memory that begins with a page; where a file system does not do that, and for what does not fill a page, the usual way is
+taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.arrays import PAGE_BYTES
+
+
+def page_aligned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """An empty array that begins with a page, and so with a line of the processor's cache."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    room = np.empty(size + PAGE_BYTES, np.uint8)
+    first = -room.__array_interface__["data"][0] % PAGE_BYTES
+    return room[first : first + size].view(dtype).reshape(shape)
+
+
+def write_pages(descriptor: int, view: memoryview) -> int:
+    """Writes the whole pages of some bytes, where the file stands; returns how many bytes those are."""
+    whole = view.nbytes // PAGE_BYTES * PAGE_BYTES if is_aligned(view) else 0
+    done = 0
+    with _past_the_cache(descriptor) as possible:
+        while possible and done < whole:
+            done += os.write(descriptor, view[done:whole])
+            if done % PAGE_BYTES:
+                break
+    return done
+
+
+def read_pages(descriptor: int, out: NDArray[Any]) -> None:
+    """Reads the first bytes of a file over an array."""
+    view, done = out.reshape(-1).view(np.uint8).data, 0
+    whole = view.nbytes // PAGE_BYTES * PAGE_BYTES if is_aligned(view) else 0
+    with _past_the_cache(descriptor) as possible:
+        while possible and done < whole:
+            done += os.preadv(descriptor, [view[done:whole]], done)
+            if done % PAGE_BYTES:
+                break
+    while done < view.nbytes:
+        count = os.preadv(descriptor, [view[done:]], done)
+        if count == 0:
+            raise EOFError(f"a file of {done} bytes, where {view.nbytes} were written")
+        done += count
+
+
+def is_aligned(view: memoryview) -> bool:
+    """Whether some bytes begin with a page."""
+    return bool(np.frombuffer(view, np.uint8).__array_interface__["data"][0] % PAGE_BYTES == 0) if view.nbytes else False
+
+
+@contextmanager
+def _past_the_cache(descriptor: int) -> Iterator[bool]:
+    """Whether the file can be reached past the cache; if so, all that is done with it meanwhile goes that way."""
+    flags, direct = fcntl.fcntl(descriptor, fcntl.F_GETFL), getattr(os, "O_DIRECT", 0)
+    possible = False
+    with suppress(OSError):
+        possible = bool(direct) and fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | direct) == 0
+    try:
+        yield possible
+    except OSError as error:
+        # Only on trying does it turn out that some file systems want larger blocks, or do not do it at all.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        if possible:
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
