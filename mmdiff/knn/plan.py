@@ -73,7 +73,7 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     disk += lists if points else 0
     seconds = _seconds(sizes, np.asarray(vectors[:_SAMPLE]), flat, rows.get("test", 0))
     index = "flat" if flat else "cells"
-    return GraphPlan(index, nodes, memory, request.memory, disk, free_bytes(path), round(seconds, 1))
+    return GraphPlan(index, nodes, memory, request.memory, disk, free_bytes(path), round(seconds, 3))
 
 
 def _seconds(sizes: Sizes, sample: NDArray[Any], flat: bool, tests: int) -> float:
