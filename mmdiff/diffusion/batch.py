@@ -173,10 +173,7 @@ def _matrix_of(work: Work, frontier: Frontier, buffers: Buffers) -> Matrix:
     """A frontier that has grown large, as a matrix."""
     nodes = work.stream.graph.nodes
     out = buffers.target((nodes, frontier.width), work.variant.kept_as)
-    step = max(1, (8 << 20) // (4 * frontier.width))
-    for start in range(0, nodes, step):
-        block = frontier.block(start, min(start + step, nodes))
-        out[start : start + step] = block if work.variant.kept_as == "float32" else encode(block)
+    frontiers.lay_out(work.stream, frontier, out)
     return Matrix(out)
 
 

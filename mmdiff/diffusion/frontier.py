@@ -30,6 +30,9 @@ _KEPT_COST = 9
 
 _ENTRY_BYTES = 8
 
+# Entries of a matrix that a thread fills at a time.
+_LAID_OUT = 1 << 22
+
 
 def first_frontier(seeds: Seeds, nodes: int) -> Frontier:
     """Y."""
@@ -99,6 +102,15 @@ def spread_frontier(
     return sum(stream.each(work, rows))
 
 
+def lay_out(stream: Stream, frontier: Frontier, out: NDArray[Any]) -> None:
+    """A frontier as a matrix."""
+    step = max(1, _LAID_OUT // frontier.width)
+    starts = range(0, stream.graph.nodes, step)
+    entries = (frontier.offsets, frontier.columns, frontier.values)
+    for _ in stream.map(lambda start: _lay_out(*entries, start, min(start + step, stream.graph.nodes), out), starts):
+        pass
+
+
 def _wanted(stream: Stream, frontier: Frontier, pull: Pull, needed: Rows | None) -> NDArray[Any] | None:
     sources = frontier.rows
     if pull.reset or pull.alpha < 1:
@@ -120,6 +132,22 @@ def _arrays(stream: Stream, frontier: Frontier) -> tuple[Any, ...]:
     graph = stream.graph
     rows = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
     return (*rows, frontier.present, frontier.offsets, frontier.columns, frontier.values)
+
+
+@kernel
+def _lay_out(
+    offsets: NDArray[np.int64],
+    columns: NDArray[np.int32],
+    values: NDArray[np.float32],
+    start: int,
+    stop: int,
+    out: NDArray[Any],
+) -> None:
+    for i in range(start, stop):
+        for c in range(out.shape[1]):
+            out[i, c] = 0
+        for entry in range(offsets[i], offsets[i + 1]):
+            keep(out, i, columns[entry], values[entry])
 
 
 @kernel
