@@ -13,11 +13,16 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks import large
 from benchmarks.large import CLASSES, T
 from benchmarks.measure import evict
 from benchmarks.whole import whole_job
+from mmdiff.diffusion.streaming import Block, Stream
+from mmdiff.formats.direct import page_aligned, write_pages
 from mmdiff.formats.manifest import Json
+from mmdiff.graph.graph import Graph
 
 # A batch, and what it may take of memory: 20 GB hold 64 columns of bfloat16 of a hundred million nodes once.
 WIDTH = 64
@@ -53,7 +58,7 @@ def F100M(folder: Path) -> Json:
     whole, of_whole = large.diffuse(store, "--memory", LIMIT, "--dtype", "bfloat16", "--cols-per-batch", str(WIDTH))
     command = [sys.executable, "-m", "benchmarks.limits", str(store), str(WIDTH)]
     limits = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    sequential, writing = sequential_speed(W), writing_speed(folder)
+    sequential, streaming, writing = sequential_speed(W), streaming_speed(store), writing_speed(folder)
     evict(W)
     narrow, of_narrow = large.diffuse(store, *one_batch(1), iterations=1)
     return {
@@ -68,6 +73,7 @@ def F100M(folder: Path) -> Json:
         "whole": {**whole.figures(), "steps": of_whole["steps"]},
         "narrow": {**narrow.figures(), "steps": of_narrow["steps"]},
         "sequential": sequential,
+        "streaming": streaming,
         "sequential_writing": writing,
         "limits": limits,
     }
@@ -147,13 +153,29 @@ def _read(folder: Path, threads: int, direct: bool, size: int = 4 << 20, most: i
     return total / (time.perf_counter() - start)
 
 
+def streaming_speed(store: Path) -> float:
+    """Bytes a second of W as a diffusion reads it, where there is nearly nothing to do for an edge."""
+    graph = Graph.open(store)
+    evict((store / "graph" / "W").resolve())
+
+    def largest(block: Block) -> int:
+        return int(graph.indices[graph.indptr[block.rows[0]] : graph.indptr[block.rows[-1] + 1]].max(initial=0))
+
+    start = time.perf_counter()
+    with Stream(graph, let_go=True) as stream:
+        for _ in stream.each(largest):
+            pass
+    return stream.bytes / (time.perf_counter() - start)
+
+
 def writing_speed(folder: Path, size: int = 64 << 20, pieces: int = 64) -> float:
-    """Bytes a second that the disk takes front to back, each piece confirmed, as chunks are written."""
-    piece = os.urandom(size)
+    """Bytes a second that the disk takes front to back, each piece confirmed, past the page cache as S is written."""
+    piece = page_aligned((size,), "uint8")
+    piece[:] = np.random.default_rng(0).integers(0, 256, size)
     start = time.perf_counter()
     with (folder / "written").open("wb", buffering=0) as file:
         for _ in range(pieces):
-            file.write(piece)
+            write_pages(file.fileno(), piece.data)
             os.fsync(file.fileno())
     speed = size * pieces / (time.perf_counter() - start)
     (folder / "written").unlink()

@@ -160,7 +160,7 @@ def batches(count: int, width: int) -> str:
 
 
 def _announce(needs: Needs, workers: int) -> None:
-    buffer = ", one of two buffers on disk" if needs.on_disk else ""
+    buffer = ", S by way of the disk" if needs.on_disk else ""
     each = f" on each of {workers} workers" if workers > 1 else ""
     show.note(
         f"{batches(needs.batches, needs.width)}{buffer}; at most {show.size(needs.memory)} of memory{each} and "

@@ -63,7 +63,7 @@ def diffuse(
 
 
 def _show_diffuse(plan: dict[str, Any]) -> None:
-    where = ", one of two buffers on disk" if plan["buffer_on_disk"] else ""
+    where = ", S by way of the disk" if plan["buffer_on_disk"] else ""
     show.result(f"{options.batches(plan['batches'], plan['cols_per_batch'])}{where}")
     table = show.table("", "needed", "there is")
     table.add_row("memory", show.size(plan["memory"]), f"{show.size(plan['memory_limit'])} (--memory)")

@@ -59,7 +59,7 @@ CASES: dict[str, tuple[int, tuple[str, ...]]] = {
 def test_anonymous_memory_stays_within_the_limit(folder: Path, megabytes: int, options: tuple[str, ...]) -> None:
     code, output, messages, most = run(folder, *options, "--memory", f"{megabytes}M")
     assert code == 0, messages
-    assert ("one of two buffers on disk" in messages) == ("160" in options or "80" in options)
+    assert ("S by way of the disk" in messages) == ("160" in options or "80" in options)
     assert 0 < most < megabytes << 20
     summary: dict[str, Any] = json.loads(output)
     # It is the batch that the memory goes to.
