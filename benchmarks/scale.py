@@ -20,7 +20,8 @@ from benchmarks.large import CLASSES, T
 from benchmarks.measure import evict
 from benchmarks.whole import whole_job
 from mmdiff.diffusion.streaming import Block, Stream
-from mmdiff.formats.direct import page_aligned, write_pages
+from mmdiff.formats import seam
+from mmdiff.formats.direct import page_aligned
 from mmdiff.formats.manifest import Json
 from mmdiff.graph.graph import Graph
 
@@ -173,12 +174,11 @@ def writing_speed(folder: Path, size: int = 64 << 20, pieces: int = 64) -> float
     piece = page_aligned((size,), "uint8")
     piece[:] = np.random.default_rng(0).integers(0, 256, size)
     start = time.perf_counter()
-    with (folder / "written").open("wb", buffering=0) as file:
-        for _ in range(pieces):
-            write_pages(file.fileno(), piece.data)
-            os.fsync(file.fileno())
+    for number in range(pieces):
+        seam.write_file(folder / f"written-{number}", piece, cached=False)
     speed = size * pieces / (time.perf_counter() - start)
-    (folder / "written").unlink()
+    for number in range(pieces):
+        (folder / f"written-{number}").unlink()
     return speed
 
 

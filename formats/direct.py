@@ -28,27 +28,16 @@ def page_aligned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     return room[first : first + size].view(dtype).reshape(shape)
 
 
-def write_pages(descriptor: int, view: memoryview) -> int:
-    """Writes the whole pages of some bytes, where the file stands; returns how many bytes those are."""
-    whole = view.nbytes // PAGE_BYTES * PAGE_BYTES if is_aligned(view) else 0
-    done = 0
-    with _past_the_cache(descriptor) as possible:
-        while possible and done < whole:
-            done += os.write(descriptor, view[done:whole])
-            if done % PAGE_BYTES:
-                break
-    return done
-
-
 def read_pages(descriptor: int, out: NDArray[Any]) -> None:
     """Reads the first bytes of a file over an array."""
     view, done = out.reshape(-1).view(np.uint8).data, 0
-    whole = view.nbytes // PAGE_BYTES * PAGE_BYTES if is_aligned(view) else 0
-    with _past_the_cache(descriptor) as possible:
-        while possible and done < whole:
-            done += os.preadv(descriptor, [view[done:whole]], done)
-            if done % PAGE_BYTES:
-                break
+    whole = whole_pages(view)
+    with past_the_cache(descriptor) as possible:
+        # Behind a part of a page, the rest would not begin with one.
+        count = -1
+        while possible and count and done < whole and done % PAGE_BYTES == 0:
+            count = os.preadv(descriptor, [view[done:whole]], done)
+            done += count
     while done < view.nbytes:
         count = os.preadv(descriptor, [view[done:]], done)
         if count == 0:
@@ -56,13 +45,15 @@ def read_pages(descriptor: int, out: NDArray[Any]) -> None:
         done += count
 
 
-def is_aligned(view: memoryview) -> bool:
-    """Whether some bytes begin with a page."""
-    return bool(np.frombuffer(view, np.uint8).__array_interface__["data"][0] % PAGE_BYTES == 0) if view.nbytes else False
+def whole_pages(view: memoryview) -> int:
+    """How many of some bytes fill whole pages, and can go past the cache: none, unless they begin with a page."""
+    if not view.nbytes or np.frombuffer(view, np.uint8).__array_interface__["data"][0] % PAGE_BYTES:
+        return 0
+    return view.nbytes // PAGE_BYTES * PAGE_BYTES
 
 
 @contextmanager
-def _past_the_cache(descriptor: int) -> Iterator[bool]:
+def past_the_cache(descriptor: int) -> Iterator[bool]:
     """Whether the file can be reached past the cache; if so, all that is done with it meanwhile goes that way."""
     flags, direct = fcntl.fcntl(descriptor, fcntl.F_GETFL), getattr(os, "O_DIRECT", 0)
     possible = False

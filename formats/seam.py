@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.direct import write_pages
+from mmdiff.formats.arrays import PAGE_BYTES
+from mmdiff.formats.direct import past_the_cache, whole_pages
 from mmdiff.formats.errors import DiskFull
 
 Bytes = bytes | NDArray[Any]
@@ -74,12 +75,22 @@ def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes], cached: bool =
             os.posix_fallocate(descriptor, 0, sum(view.nbytes for view in views))
             for view in views:
                 if not cached:
-                    view = view[write_pages(descriptor, view) :]
+                    view = view[_write_pages(descriptor, view) :]
                 while view:
                     view = view[os.write(descriptor, view) :]
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_pages(descriptor: int, view: memoryview) -> int:
+    """Writes the whole pages of some bytes past the cache, where the file stands; returns how many bytes those are."""
+    whole, done = whole_pages(view), 0
+    with past_the_cache(descriptor) as possible:
+        # Behind a part of a page, the rest would not begin with one.
+        while possible and done < whole and done % PAGE_BYTES == 0:
+            done += os.write(descriptor, view[done:whole])
+    return done
 
 
 class Part:

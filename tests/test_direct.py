@@ -50,9 +50,9 @@ def test_chunks_are_read_as_they_were_written(tmp_path: Path, rows: int, shift: 
 
 
 def test_where_it_cannot_be_done_the_usual_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "PAGE_BYTES", 100)
     values = np.random.default_rng(2).integers(0, 256, 10_000).astype(np.uint8)
-    monkeypatch.setattr(direct, "is_aligned", lambda _: True)
+    for module in (seam, direct):
+        monkeypatch.setattr(module, "whole_pages", lambda view: view.nbytes)
     seam.write_file(tmp_path / "file", values, cached=False)
     assert (tmp_path / "file").read_bytes() == values.tobytes()
     out = np.zeros_like(values)
@@ -61,11 +61,12 @@ def test_where_it_cannot_be_done_the_usual_way_is_taken(tmp_path: Path, monkeypa
     np.testing.assert_array_equal(out, values)
 
 
-def test_a_file_that_is_too_short_is_noticed(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(PAGE_BYTES + 10))
+@pytest.mark.parametrize("size", [0, PAGE_BYTES, PAGE_BYTES + 10])
+def test_a_file_that_is_too_short_is_noticed(tmp_path: Path, size: int) -> None:
+    (tmp_path / "file").write_bytes(bytes(size))
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
     try:
-        with pytest.raises(EOFError, match="4106 bytes, where 12288"):
+        with pytest.raises(EOFError, match=f"{size} bytes, where 12288"):
             read_pages(descriptor, page_aligned((3 * PAGE_BYTES,), "uint8"))
     finally:
         os.close(descriptor)
