@@ -306,6 +306,10 @@ def test_classes_that_are_coupled_are_not_left_to_workers(built: Path, workers: 
 
 
 def test_workers_share_the_memory(built: Path, workers: Workers) -> None:
+    # One that another test has killed may still be on its way back.
+    deadline = time.monotonic() + 60
+    while len(workers.pids()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
     message = refused("diffuse", "--memory", "100M", "--store", built, "--dask", workers.address)
     assert "--memory 100M, 50M for each of 2 workers: 9 columns" in message
     message = refused("build-graph", "--k", 5, "--memory", "300M", "--store", built, "--dask", workers.address)
