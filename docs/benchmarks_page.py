@@ -165,7 +165,7 @@ def _F100M(found: Json) -> str:
             "Nothing of W in the page cache, and nearly nothing to do for an edge (the largest index is looked for):"
             f" {found['streaming'] / 1e9:.2f} GB/s, {100 * found['streaming'] / found['sequential']:.0f} % of the"
             f" {found['sequential'] / 1e9:.2f} GB/s that the disk gives when it is read front to back, by the quickest of four"
-            f" ways. With one column: {streamed / 1e9:.2f} GB/s; that waits for memory.\n",
+            f" ways. With one column: {streamed / 1e9:.2f} GB/s.\n",
             f"What limits it: on both cores, an edge whose row is in the cache takes {1e9 * limits['itself']:.1f} ns, one to"
             f" a row within 1,000 rows {1e9 * limits['near']:.1f} ns, one that leads farther {1e9 * limits['far']:.1f} ns;"
             f" {100 * limits['near_share']:.0f} % are near. That makes {gathered:.0f} s an iteration. Beside that, the disk"

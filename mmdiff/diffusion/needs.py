@@ -16,7 +16,7 @@ from mmdiff.parallel import cores
 _KERNEL_BYTES = 96 << 20
 # Offsets of two frontiers and of the one in the making; masks and lists of needed rows; the vector of column sums.
 _NODE_BYTES = 24 + 9
-# Without shortcuts, the mask of rows that test points look at.
+# Without shortcuts there is none of that; with room to spare, what was seen beside S.
 _PLAIN_NODE_BYTES = 4
 _HEIGHT_BYTES = 4
 _ROW_FACTOR_BYTES = 12

@@ -206,5 +206,6 @@ def _peak(prepared: Prepared, steps: list[Planned]) -> int:
     """What is held beside the process itself, at the worst moment."""
     request = prepared.request
     allowed = held_beside(prepared.problem, prepared.variant, request.predict_nodes is not None, request.plain)
-    likely = allowed - _SPARED_NODE_BYTES * prepared.problem.graph.nodes + _KERNEL_BYTES
+    spared = 0 if request.plain else _SPARED_NODE_BYTES * prepared.problem.graph.nodes
+    likely = allowed - spared + _KERNEL_BYTES
     return likely + max((step.bytes for step in steps), default=0)
