@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,15 @@ MADV_WILLNEED, _MADV_DONTNEED, _MADV_POPULATE_READ = 3, 4, 22
 _FAILED = ctypes.c_void_p(-1).value
 
 
+OpenChunk = Callable[[int], int]
+"""A new descriptor of a chunk file, for whoever wants to read it in another way than through the map."""
+
+
 class FlatMap:
     """The address range that holds an array; it is given back when the last ndarray over it is gone."""
 
-    def __init__(self, spec: ArraySpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: ArraySpec, open_chunk: OpenChunk | None = None) -> None:
+        self.spec, self.open_chunk = spec, open_chunk
         self.size = spec.chunks * spec.chunk_bytes
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self.address = _map(None, self.size, _PROT_NONE, flags, -1)
@@ -58,13 +62,13 @@ class FlatMap:
         }
 
 
-def map_chunks(spec: ArraySpec, descriptors: Iterable[int]) -> NDArray[Any]:
+def map_chunks(spec: ArraySpec, descriptors: Iterable[int], open_chunk: OpenChunk | None = None) -> NDArray[Any]:
     """The array over all of its chunk files, in order; descriptors may be closed as soon as the next one is asked for."""
     if spec.chunks == 0:
         empty = np.empty(spec.shape, spec.dtype)
         empty.flags.writeable = False
         return empty
-    flat = FlatMap(spec)
+    flat = FlatMap(spec, open_chunk)
     for chunk, descriptor in enumerate(descriptors):
         flat.place(chunk, descriptor)
     rows = np.asarray(flat)
@@ -89,10 +93,15 @@ def release(values: NDArray[Any], start: int, stop: int) -> None:
 
 def is_mapped(values: NDArray[Any]) -> bool:
     """Whether an array is the map of chunk files: of memory of its own, letting go would be losing it."""
+    return map_of(values) is not None
+
+
+def map_of(values: NDArray[Any]) -> FlatMap | None:
+    """The map that an array lies in."""
     owner: Any = values
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    return isinstance(owner, FlatMap)
+    return owner if isinstance(owner, FlatMap) else None
 
 
 def _advise(values: NDArray[Any], start: int, stop: int, advice: int) -> bool:

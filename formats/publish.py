@@ -58,7 +58,7 @@ class ArrayWriter:
 
     def read(self, chunk: int, out: NDArray[Any]) -> None:
         """Reads the rows of one chunk that is there over those of an array, past the page cache."""
-        descriptor = open_chunk(self.folder, self.spec, chunk, self.crcs[chunk])
+        descriptor = self._open(chunk)
         try:
             read_pages(descriptor, out)
         finally:
@@ -84,11 +84,14 @@ class ArrayWriter:
 
     def mapped(self) -> NDArray[Any]:
         """The array as readers will see it; all of its chunks must be there."""
-        return map_chunks(self.spec, self._descriptors())
+        return map_chunks(self.spec, self._descriptors(), self._open)
+
+    def _open(self, chunk: int) -> int:
+        return open_chunk(self.folder, self.spec, chunk, self.crcs[chunk])
 
     def _descriptors(self) -> Iterator[int]:
         for chunk in range(self.spec.chunks):
-            descriptor = open_chunk(self.folder, self.spec, chunk, self.crcs[chunk])
+            descriptor = self._open(chunk)
             try:
                 yield descriptor
             finally:

@@ -88,7 +88,12 @@ class Artifact:
         """All chunks of an array as one flat, read-only, memory-mapped ndarray."""
         entry = self._entry(array)
         self.check_metadata(array)
-        return map_chunks(entry.spec, self._checked_chunks(array, entry))
+        folder = self.folder / array
+        return map_chunks(
+            entry.spec,
+            self._checked_chunks(array, entry),
+            lambda chunk: open_chunk(folder, entry.spec, chunk, entry.crcs[chunk]),
+        )
 
     def strings(self, column: str) -> Strings:
         """A column of strings, whose offsets are checked before anybody follows them."""

@@ -13,12 +13,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from mmdiff.cgroups import Cgroups, parse_cpu_limit, parse_membership, parse_memory_limit, parse_statistic
 from mmdiff.cli import app
 from mmdiff.cli.doctor import table_of
 from mmdiff.doctor import disk, machine, software
-from mmdiff.doctor.cgroups import Cgroups, parse_cpu_limit, parse_membership, parse_memory_limit, parse_statistic
 from mmdiff.doctor.check import Check, Verdict
 from mmdiff.doctor.checkup import examine, worst
+from mmdiff.memory import machine_memory
 
 MIB = 1 << 20
 MEMINFO = "MemTotal:       16384 kB\nMemFree:         1024 kB\nMemAvailable:    8192 kB\nHugePages_Total:       0\n"
@@ -176,7 +177,7 @@ def test_the_tightest_limit_of_version_2_holds(tmp_path: Path) -> None:
         },
     )
     assert (cgroups.memory_limit(), cgroups.memory_left(), cgroups.cpu_limit()) == (10 * MIB, 5 * MIB, 2.0)
-    assert machine.memory(cgroups, MEMINFO) == (10 * MIB, 5 * MIB)
+    assert machine_memory(cgroups, MEMINFO) == (10 * MIB, 5 * MIB)
 
 
 def test_version_1_in_a_container_sees_only_its_own_folder(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_version_1_in_a_container_sees_only_its_own_folder(tmp_path: Path) -> No
 def test_without_control_groups_the_machine_is_the_limit(tmp_path: Path) -> None:
     cgroups = Cgroups(tmp_path, tmp_path / "none")
     assert (cgroups.memory_limit(), cgroups.cpu_limit()) == (None, None)
-    assert machine.memory(cgroups, MEMINFO) == (16 * MIB, 8 * MIB)
+    assert machine_memory(cgroups, MEMINFO) == (16 * MIB, 8 * MIB)
 
 
 def test_a_limit_below_the_visible_cores_is_worth_knowing() -> None:

@@ -129,7 +129,7 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
         if frontiers.stays_small(stream, state, itemsize):
             after = frontiers.advance_frontier(stream, state, pull, needed, variant.dtype == "bfloat16")
             return Step(iteration, after, len(after.values), rows)
-        if not frontiers.worthwhile(stream, state):
+        if not frontiers.worthwhile(stream, state, needed):
             state = _matrix_of(work, state, buffers)
     few = last and needed is not None and len(needed) * seeds.classes * variant.itemsize <= held_beside(shape, variant.kept_as)
     if isinstance(state, Matrix) and sheet is not None and not few:

@@ -18,6 +18,7 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.states import Frontier
 from mmdiff.diffusion.streaming import Block, Stream, weights_of
 from mmdiff.diffusion.tiles import fused
+from mmdiff.graph.graph import Graph
 from mmdiff.jit import exact_kernel, kernel
 from mmdiff.knn.half import decode as from_half
 
@@ -27,6 +28,9 @@ ENTRY_COST, EDGE_COST = 70, 20
 # A result is kept as a frontier while the visits that make it cost less than so many columns of each row: it is quick to make
 # either way, but the product that follows is quicker from a frontier.
 _KEPT_COST = 9
+
+# What it costs to fill an entry of a matrix, in the same measure: the first time, memory has to be found for it.
+_LAYING_OUT = 4
 
 _ENTRY_BYTES = 8
 
@@ -48,10 +52,28 @@ def visits(stream: Stream, frontier: Frontier) -> int:
     return int(degrees @ (frontier.offsets[rows + 1] - frontier.offsets[rows]))
 
 
-def worthwhile(stream: Stream, frontier: Frontier) -> bool:
-    """Whether the next product is quicker from the frontier than from the whole matrix."""
-    edges = stream.graph.edges
-    return ENTRY_COST * visits(stream, frontier) + EDGE_COST * edges < frontier.width * edges
+def cost(stream: Stream, frontier: Frontier, needed: Rows | None) -> int:
+    """What the next product costs from the frontier, in the rows that somebody needs, in columns of an edge.
+
+    At worst, every edge of those rows leads to one that labels have reached.
+    """
+    edges = edges_of(stream, needed)
+    met = len(frontier.values) * edges // max(1, len(frontier.rows))
+    return ENTRY_COST * min(met, visits(stream, frontier)) + EDGE_COST * edges
+
+
+def worthwhile(stream: Stream, frontier: Frontier, needed: Rows | None) -> bool:
+    """Whether the next product is quicker from the frontier than from the whole matrix, which would have to be made first."""
+    return cost(stream, frontier, needed) < frontier.width * (edges_of(stream, needed) + _LAYING_OUT * stream.graph.nodes)
+
+
+def edges_of(stream: Stream, rows: Rows | None) -> int:
+    """How many edges some rows have, or all."""
+    indptr = stream.graph.indptr
+    if rows is None:
+        return stream.graph.edges
+    chosen = rows.astype(np.int64)
+    return int((indptr[chosen + 1] - indptr[chosen]).sum())
 
 
 def stays_small(stream: Stream, frontier: Frontier, itemsize: int) -> bool:
@@ -70,10 +92,10 @@ def advance_frontier(stream: Stream, frontier: Frontier, pull: Pull, needed: Row
 
     def work(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
         arrays = (frontier.present, frontier.offsets, frontier.width)
-        most = _bound(graph.indptr, graph.indices, block.rows, *arrays) + _extra(pull, block.rows)
+        most = _bound(block.graph.indptr, block.graph.indices, block.rows, *arrays) + _extra(pull, block.rows)
         lengths = np.empty(len(block.rows), np.int64)
         columns, values = np.empty(most, np.int32), np.empty(most, np.float32)
-        arguments = (*_arrays(stream, frontier), block.rows, lengths, columns, values, short, *pull.arguments())
+        arguments = (*_arrays(block.graph, frontier), block.rows, lengths, columns, values, short, *pull.arguments())
         count = _advance(*arguments)
         return lengths, columns[:count].copy(), values[:count].copy()
 
@@ -96,7 +118,7 @@ def spread_frontier(
 
     def work(block: Block) -> int:
         places = block.places if compact else block.rows
-        arguments = (*_arrays(stream, frontier), frontier.width, block.rows, out, places, *pull.arguments())
+        arguments = (*_arrays(block.graph, frontier), frontier.width, block.rows, out, places, *pull.arguments())
         return _spread(*arguments)
 
     return sum(stream.each(work, rows))
@@ -112,7 +134,10 @@ def lay_out(stream: Stream, frontier: Frontier, out: NDArray[Any]) -> None:
 
 
 def _wanted(stream: Stream, frontier: Frontier, pull: Pull, needed: Rows | None) -> NDArray[Any] | None:
+    """The rows to compute. Where to find those that labels reach would take a pass over W, all that are needed are visited."""
     sources = frontier.rows
+    if needed is not None and stream.reads_all(sources):
+        return needed
     if pull.reset or pull.alpha < 1:
         sources = np.union1d(sources, pull.seeds.nodes)
     rows = reached(stream, sources)
@@ -128,8 +153,7 @@ def _extra(pull: Pull, rows: NDArray[np.int64]) -> int:
     return int(np.diff(seeds.offsets)[here].sum())
 
 
-def _arrays(stream: Stream, frontier: Frontier) -> tuple[Any, ...]:
-    graph = stream.graph
+def _arrays(graph: Graph, frontier: Frontier) -> tuple[Any, ...]:
     rows = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
     return (*rows, frontier.present, frontier.offsets, frontier.columns, frontier.values)
 

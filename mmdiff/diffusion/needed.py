@@ -37,12 +37,11 @@ def closures(stream: Stream, rows: Rows | None, steps: int) -> list[Rows | None]
 
 def reached(stream: Stream, rows: NDArray[Any]) -> Rows | None:
     """Rows and their neighbours. W has entry (i, j) where it has (j, i), so this is also where their labels go in one step."""
-    graph = stream.graph
-    mask = np.zeros(graph.nodes, np.uint8)
+    mask = np.zeros(stream.graph.nodes, np.uint8)
     mask[rows] = 1
 
     def work(block: Block) -> None:
-        _mark(graph.indptr, graph.indices, block.rows, mask)
+        _mark(block.graph.indptr, block.graph.indices, block.rows, mask)
 
     for _ in stream.each(work, rows):
         pass

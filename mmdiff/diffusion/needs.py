@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from mmdiff.diffusion import sheets, tops
 from mmdiff.diffusion.problem import Problem
+from mmdiff.diffusion.streaming import bytes_of, windows_bytes
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.arrays import CHUNK_BYTES, ArraySpec
 from mmdiff.formats.errors import BadOption
-from mmdiff.memory import anonymous_bytes
+from mmdiff.memory import anonymous_bytes, available_bytes
 from mmdiff.parallel import cores
 
 # Kernels that are loaded or compiled, and blocks in work.
@@ -67,6 +68,8 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     nodes, classes = problem.graph.nodes, problem.seeds.classes
     memory = asked.memory // asked.workers
     fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, asked.every_row, asked.plain)
+    if bytes_of(problem.graph) > available_bytes() - asked.memory:
+        fixed += windows_bytes(problem.graph)
     room = max(0, memory - fixed)
     column = nodes * variant.itemsize
     # A coupled operator writes its products as float32, beside the state.

@@ -154,14 +154,13 @@ def _steps(prepared: Prepared, diffusion: Diffusion, work: Work, per_column: flo
             grown = anonymous_bytes() - before
             yield Planned(iteration, "frontier", rows, time.perf_counter() - clock, max(0, grown))
             continue
-        share = 1.0 if needed is None else float((graph.indptr[needed + 1] - graph.indptr[needed]).sum()) / max(1, graph.edges)
         target = 4 * rows * seeds.classes if last else matrix
-        if state is not None and frontiers.worthwhile(work.stream, state):
-            entries = frontiers.ENTRY_COST * frontiers.visits(work.stream, state) * share
-            cost = (entries + frontiers.EDGE_COST * graph.edges * share) * per_column
-            yield Planned(iteration, "frontier to rows" if last else "frontier to matrix", rows, cost, target)
+        if state is not None and frontiers.worthwhile(work.stream, state, needed):
+            seconds = frontiers.cost(work.stream, state, needed) * per_column
+            yield Planned(iteration, "frontier to rows" if last else "frontier to matrix", rows, seconds, target)
         else:
-            seconds = share * graph.edges * seeds.classes * per_column * (1 if variant.itemsize == 4 else 0.7)
+            edges = frontiers.edges_of(work.stream, needed)
+            seconds = edges * seeds.classes * per_column * (1 if variant.itemsize == 4 else 0.7)
             yield Planned(iteration, "some rows" if last else "matrix", rows, seconds, target + matrix)
         state = None
 

@@ -49,14 +49,14 @@ def matmul(graph: Graph, dense: NDArray[Any]) -> NDArray[np.float32]:
 
 def product(stream: Stream, source: NDArray[Any], out: NDArray[Any], pull: Pull, rows: NDArray[Any] | None = None) -> int:
     """Writes rows of W S to the same rows of `out`; returns how many entries are not zero."""
-    return sum(stream.each(lambda block: multiply(stream.graph, source, block.rows, out, block.rows, pull), rows))
+    return sum(stream.each(lambda block: multiply(block.graph, source, block.rows, out, block.rows, pull), rows))
 
 
 def product_of_rows(stream: Stream, source: NDArray[Any], out: NDArray[Any], pull: Pull, rows: NDArray[Any]) -> int:
     """The same for some rows only, which are all that `out` has."""
 
     def work(block: Block) -> int:
-        return multiply(stream.graph, source, block.rows, out, block.places, pull)
+        return multiply(block.graph, source, block.rows, out, block.places, pull)
 
     return sum(stream.each(work, rows))
 

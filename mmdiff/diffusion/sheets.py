@@ -67,7 +67,7 @@ def product_to_sheet(
     def work(block: Block) -> tuple[int, int]:
         chunk = int(block.rows[0]) // spec.rows_per_chunk
         places = block.rows - spec.rows(chunk)[0]
-        return chunk, multiply(stream.graph, source, block.rows, page(chunk), places, pull)
+        return chunk, multiply(block.graph, source, block.rows, page(chunk), places, pull)
 
     with ThreadPoolExecutor(1) as writer:
         finished = 0

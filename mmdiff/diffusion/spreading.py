@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.batch import Buffers
 from mmdiff.diffusion.engine import Diffusion, Report
 from mmdiff.diffusion.keeping import Entering, Kept
+from mmdiff.diffusion.needs import Needs
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.sheets import Sheet, rows_per_chunk
-from mmdiff.diffusion.streaming import Stream
+from mmdiff.diffusion.streaming import Stream, bytes_of
 from mmdiff.diffusion.tops import Tops
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats import seam
@@ -32,6 +33,7 @@ from mmdiff.formats.manifest import Json
 from mmdiff.formats.publish import ArrayWriter, Draft
 from mmdiff.formats.store import Artifact
 from mmdiff.graph.graph import Graph
+from mmdiff.memory import available_bytes
 from mmdiff.progress import Advance
 
 
@@ -114,14 +116,15 @@ class Batches:
     width: int
     plain: bool
     planes: list[int]
-    room: int
+    memory: int
+    limit: int
     on_disk: bool
     folder: Path
     parts: dict[int, Site]
     tops: dict[str, Site]
 
     @classmethod
-    def of(cls, draft: Draft, W: Artifact, diffusion: Diffusion, kept: Kept, room: int, on_disk: bool) -> Batches:
+    def of(cls, draft: Draft, W: Artifact, diffusion: Diffusion, kept: Kept, needs: Needs, limit: int) -> Batches:
         """Puts what is not in the store yet where others find it, and makes room for what they find."""
         arrays = {name: getattr(diffusion.seeds, name) for name in ("nodes", "offsets", "columns", "values")}
         parts = {len(diffusion.columns(batch)): Site.of(kept.part(batch)) for batch in kept.todo}
@@ -137,8 +140,9 @@ class Batches:
             diffusion.width,
             diffusion.plain,
             kept.planes,
-            room,
-            on_disk,
+            needs.memory,
+            limit,
+            needs.on_disk,
             kept.part(kept.todo[0]).folder.parent,
             parts,
             {name: Site.of(writer) for name, writer in tops[0].items()},
@@ -150,7 +154,7 @@ class Batches:
         # Read into memory, since kernels are compiled once more for arrays that cannot be written.
         seeds = Seeds(**{name: np.array(writer.mapped()) for name, writer in self.seeds.items()}, classes=self.classes)
         neighbors = None if self.neighbors is None else self.neighbors.mapped()
-        with stream_of(graph, self.room) as stream:
+        with stream_of(graph, self.memory, self.limit) as stream:
             diffusion = Diffusion(
                 stream,
                 seeds,
@@ -186,9 +190,14 @@ class Batches:
         return Computed(steps, entering.notes[entering.key(batch)], scores, best)
 
 
-def stream_of(graph: Graph, room: int) -> Stream:
-    """The graph, whose pages are given back where it is larger than the memory that is left for it."""
-    return Stream(graph, let_go=graph.indices.nbytes + (0 if graph.weights is None else graph.weights.nbytes) > room)
+def stream_of(graph: Graph, memory: int, limit: int) -> Stream:
+    """The graph, beside so much memory that is needed and may be used.
+
+    Its pages are given back where there is not that much left for it, and it is read past the page cache where the machine has
+    not that much left either.
+    """
+    size = bytes_of(graph)
+    return Stream(graph, let_go=size > limit - memory, past_cache=size > available_bytes() - memory)
 
 
 def _on_disk(draft: Draft, name: str, values: NDArray[Any]) -> ArrayWriter:

@@ -194,7 +194,7 @@ def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Units) -> 
     """Computes what is missing; returns the facts, and of each iteration the time it took and the bytes it read."""
     request, problem = prepared.request, prepared.problem
     every_row = request.predict_nodes is not None
-    with stream_of(problem.graph, request.memory - prepared.needs.memory) as stream:
+    with stream_of(problem.graph, prepared.needs.memory, request.memory) as stream:
         diffusion = Diffusion(
             stream,
             problem.seeds,
@@ -232,8 +232,7 @@ def _compute(
             return Computed(steps)
 
         def there() -> Batches:
-            room = prepared.request.memory // units.workers - needs.memory
-            return Batches.of(draft, prepared.problem.W, diffusion, kept, room, needs.on_disk)
+            return Batches.of(draft, prepared.problem.W, diffusion, kept, needs, prepared.request.memory // units.workers)
 
         steps: list[Json] = [{"iteration": t, "seconds": 0.0, "bytes": 0} for t in range(iterations + 1)]
         for batch, computed in units.each(here, there, kept.todo, advance=advance):

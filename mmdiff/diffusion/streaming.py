@@ -1,11 +1,16 @@
-"""W in blocks of rows, on all cores, front to back: the pages of the next blocks are requested while this one is computed."""
+"""W in blocks of rows, on all cores, front to back: the next blocks are requested while this one is computed.
+
+A graph that memory has room for is read through its map, and stays in the page cache; of a larger one nothing would be left
+there when its turn comes again, so it is read past the cache (`formats.windows`).
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.pages import announce_rows, pages_of
+from mmdiff.formats.direct import page_aligned
 from mmdiff.formats.mapping import announce, is_mapped, release, request
+from mmdiff.formats.windows import Windows, windows_on
 from mmdiff.graph.graph import Graph
 from mmdiff.knn.half import for_kernels
 from mmdiff.parallel import cores, in_order
@@ -36,16 +43,25 @@ _ANNOUNCED_AHEAD = 64
 _SCATTERED_AHEAD = 8
 _REQUESTED_AHEAD = 12
 
+# Blocks that are read past the cache ahead of their turn, by so many threads, and the edges that one may have: a long last row
+# is not always there as well.
+_READ_AHEAD = 12
+_READERS = 2
+_WINDOW_EDGES = _LARGE * BLOCK_EDGES + (1 << 16)
+
 # Of the pages between the first row and the last one, the share that is needed from which on all of them are read.
 _MOST = 1 / 8
+# The same for what is read past the cache: the disk reads so many pages in a row while it fetches one by itself.
+_ENOUGH = 1 / 32
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows, and where they stand among all that are asked for."""
+    """Some rows, and where they stand among all that are asked for. Of `graph`, other rows may not be there."""
 
     rows: Rows
     first: int
+    graph: Graph
 
     @property
     def places(self) -> Rows:
@@ -57,19 +73,37 @@ def weights_of(graph: Graph) -> NDArray[Any] | None:
     return None if graph.weights is None else for_kernels(graph.weights)
 
 
-class Stream:
-    """Passes over the rows of a graph. `let_go`: pages are given back once they are read, for graphs larger than memory."""
+@dataclass(frozen=True)
+class _Window:
+    """A stretch of W in memory of its own."""
 
-    def __init__(self, graph: Graph, let_go: bool = False) -> None:
-        self.graph, self.let_go = graph, let_go
+    graph: Graph
+    rooms: list[NDArray[np.uint8]]
+
+
+class Stream:
+    """Passes over the rows of a graph. `let_go`: pages are given back once they are read, for graphs larger than `--memory`.
+
+    `past_cache`: the graph is larger than what the machine has left, and is read past the page cache.
+    """
+
+    def __init__(self, graph: Graph, let_go: bool = False, past_cache: bool = False) -> None:
+        self.graph, self.let_go, self.past_cache = graph, let_go, past_cache
         self.bytes = 0
         self.advance: Advance = lambda _: None
         self._mapped = is_mapped(graph.indices)
+        self._windows: list[Windows] = []
+        self._rooms: deque[list[NDArray[np.uint8]]] = deque()
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
+        if self.past_cache:
+            windows = [windows_on(values) for values in _entries(self.graph)]
+            self._windows = [self._stack.enter_context(found) for found in windows if found is not None]
+            if len(self._windows) < len(windows):
+                self._windows = []
         self._pool = self._stack.enter_context(ThreadPoolExecutor(cores()))
-        self._reader = self._stack.enter_context(ThreadPoolExecutor(1))
+        self._reader = self._stack.enter_context(ThreadPoolExecutor(_READERS if self._windows else 1))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -82,30 +116,25 @@ class Stream:
 
         No block goes beyond a row that is a multiple of the given number.
         """
-        borders = self._borders(rows, multiple)
+        past_cache = self.reads_all(rows)
+        borders = self._borders(rows, multiple, past_cache)
         blocks = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
 
-        def run(place: int) -> tuple[Result, int]:
+        def run(unit: tuple[int, Future[_Window | None] | None]) -> tuple[Result, int]:
+            place, coming = unit
             first, stop = blocks[place]
             chosen = np.arange(first, stop) if rows is None else rows[first:stop].astype(np.int64)
-            result = work(Block(chosen, first))
-            if self._mapped and self.let_go:
+            window = None if coming is None else coming.result()
+            result = work(Block(chosen, first, self.graph if window is None else window.graph))
+            if window is not None:
+                self._rooms.append(window.rooms)
+            elif self._mapped and self.let_go:
                 self._pages(rows, first, stop, release)
             return result, int((self.graph.indptr[chosen + 1] - self.graph.indptr[chosen]).sum())
 
-        def begun() -> Iterator[int]:
-            far = _ANNOUNCED_AHEAD if rows is None else _SCATTERED_AHEAD
-            announced = 0
-            for place in range(len(blocks)):
-                while self._mapped and announced < min(place + far, len(blocks)):
-                    self._reader.submit(self._pages, rows, *blocks[announced], announce)
-                    announced += 1
-                if self._mapped and place + _REQUESTED_AHEAD < len(blocks):
-                    self._reader.submit(self._pages, rows, *blocks[place + _REQUESTED_AHEAD], request)
-                yield place
-
-        entry = 4 + (0 if self.graph.weights is None else self.graph.weights.itemsize)
-        for result, edges in self.map(run, begun()):
+        units = self._read(rows, blocks) if past_cache else self._mapped_ahead(rows, blocks)
+        entry = sum(values.itemsize for values in _entries(self.graph))
+        for result, edges in self.map(run, units):
             self.bytes += edges * entry
             self.advance(edges)
             yield result
@@ -114,30 +143,93 @@ class Stream:
         """The results of other work on the same cores, in order."""
         return in_order(self._pool, work, units, 2 * cores())
 
-    def _borders(self, rows: NDArray[Any] | None, multiple: int | None) -> NDArray[np.int64]:
-        """Where blocks of about BLOCK_EDGES begin, counted in rows, and where the last one ends."""
-        indptr = self.graph.indptr
+    def reads_all(self, rows: NDArray[Any] | None) -> bool:
+        """Whether a pass reads all of W past the cache: all rows are wanted, or so many that lie scattered."""
+        if not self._windows:
+            return False
+        return rows is None or len(rows) >= _ENOUGH * pages_of(self.graph.indices, 0, self.graph.edges)
+
+    def _read(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, Future[_Window | None]]]:
+        """Places of blocks, and what is being read of them past the cache."""
+        coming: deque[Future[_Window | None]] = deque()
+        for place in range(len(blocks)):
+            while place + len(coming) < min(place + _READ_AHEAD, len(blocks)):
+                coming.append(self._reader.submit(self._window, rows, *blocks[place + len(coming)]))
+            yield place, coming.popleft()
+
+    def _mapped_ahead(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, None]]:
+        """Places of blocks, whose pages are asked for before."""
+        far = _ANNOUNCED_AHEAD if rows is None else _SCATTERED_AHEAD
+        announced = 0
+        for place in range(len(blocks)):
+            while self._mapped and announced < min(place + far, len(blocks)):
+                self._reader.submit(self._pages, rows, *blocks[announced], announce)
+                announced += 1
+            if self._mapped and place + _REQUESTED_AHEAD < len(blocks):
+                self._reader.submit(self._pages, rows, *blocks[place + _REQUESTED_AHEAD], request)
+            yield place, None
+
+    def _borders(self, rows: NDArray[Any] | None, multiple: int | None, past_cache: bool) -> NDArray[np.int64]:
+        """Where blocks of about BLOCK_EDGES begin, counted in rows, and where the last one ends.
+
+        Past the cache, what lies between the first row of a block and its last one counts as well.
+        """
+        indptr, edges = self.graph.indptr, self.graph.edges
+        large = min(max(BLOCK_EDGES, edges // _MANY), _LARGE * BLOCK_EDGES)
+        count = self.graph.nodes if rows is None else len(rows)
         if rows is None:
-            count, edges = self.graph.nodes, self.graph.edges
-            block = min(max(BLOCK_EDGES, edges // _MANY), _LARGE * BLOCK_EDGES)
-            cuts = np.searchsorted(indptr, np.arange(block, edges, block))
+            cuts = np.searchsorted(indptr, np.arange(large, edges, large))
+        elif past_cache:
+            cuts = np.searchsorted(indptr[rows], np.arange(large, edges, large))
         else:
             chosen = rows.astype(np.int64)
             ends = np.cumsum(indptr[chosen + 1] - indptr[chosen])
-            count, edges = len(rows), int(ends[-1]) if len(rows) else 0
+            edges = int(ends[-1]) if len(rows) else 0
             cuts = np.searchsorted(ends, np.arange(BLOCK_EDGES, edges, BLOCK_EDGES)) + 1
         fixed = np.arange(0, self.graph.nodes, multiple or max(1, self.graph.nodes))
         fixed = fixed if rows is None else np.searchsorted(rows, fixed)
         return np.unique(np.concatenate([[0], np.minimum(cuts, count), fixed, [count]])).astype(np.int64)
 
+    def _span(self, rows: NDArray[Any] | None, first: int, stop: int) -> tuple[int, int]:
+        """The entries from the first to the last of rows first..stop-1 of those that are given."""
+        low, high = (first, stop) if rows is None else (int(rows[first]), int(rows[stop - 1]) + 1)
+        return int(self.graph.indptr[low]), int(self.graph.indptr[high])
+
     def _pages(self, rows: NDArray[Any] | None, first: int, stop: int, advise: Advise) -> None:
         """Advises on the entries of rows first..stop-1; pages of scattered rows are announced one by one, and left alone."""
-        graph = self.graph
-        arrays = [graph.indices] if graph.weights is None else [graph.indices, graph.weights]
-        low, high = (first, stop) if rows is None else (int(rows[first]), int(rows[stop - 1]) + 1)
-        start, end = int(graph.indptr[low]), int(graph.indptr[high])
-        for values in arrays:
+        start, end = self._span(rows, first, stop)
+        for values in _entries(self.graph):
             if rows is None or stop - first >= _MOST * pages_of(values, start, end):
                 advise(values, start, end)
             elif advise is announce:
-                announce_rows(values, graph.indptr, rows[first:stop])
+                announce_rows(values, self.graph.indptr, rows[first:stop])
+
+    def _window(self, rows: NDArray[Any] | None, first: int, stop: int) -> _Window | None:
+        """Reads the entries of rows first..stop-1, and what lies between; None where the map has to do."""
+        start, end = self._span(rows, first, stop)
+        try:
+            rooms = self._rooms.popleft()
+        except IndexError:
+            rooms = [page_aligned((_WINDOW_EDGES * values.itemsize,), "uint8") for values in _entries(self.graph)]
+        read = (windows.read(start, end, room) for windows, room in zip(self._windows, rooms, strict=True))
+        found = [values for values in read if values is not None]
+        if len(found) < len(rooms):
+            self._rooms.append(rooms)
+            self._pages(rows, first, stop, request)
+            return None
+        indices, *weights = found
+        return _Window(replace(self.graph, indices=indices, weights=weights[0] if weights else None), rooms)
+
+
+def windows_bytes(graph: Graph) -> int:
+    """Memory for what is read past the cache, at the most."""
+    return (_READ_AHEAD + 2 * cores() + 1) * _WINDOW_EDGES * sum(values.itemsize for values in _entries(graph))
+
+
+def bytes_of(graph: Graph) -> int:
+    """Of all entries, as they lie on the disk."""
+    return sum(values.nbytes for values in _entries(graph))
+
+
+def _entries(graph: Graph) -> list[NDArray[Any]]:
+    return [graph.indices] if graph.weights is None else [graph.indices, graph.weights]

@@ -65,9 +65,9 @@ def _transpose(
     stream: Stream, vector: NDArray[np.float32], out: NDArray[np.float32], alpha: np.float32, rows: NDArray[Any] | None
 ) -> None:
     """W^T v, given D^-1 v: the matrix W0 + W0^T is its own transpose."""
-    graph = stream.graph
 
     def work(block: Block) -> None:
+        graph = block.graph
         _dot(graph.indptr, graph.indices, weights_of(graph), vector, block.rows, out, alpha)
 
     for _ in stream.each(work, rows):

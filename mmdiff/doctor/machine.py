@@ -10,11 +10,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmdiff.doctor.cgroups import Cgroups
+from mmdiff.cgroups import Cgroups
 from mmdiff.doctor.check import Check, Verdict
 from mmdiff.doctor.software import installed_distributions
 from mmdiff.formats.arrays import CHUNK_BYTES, PAGE_BYTES
 from mmdiff.formats.crc import in_hardware
+from mmdiff.memory import machine_memory
 
 _LITTLE_MEMORY = 2 << 30
 _USUAL_MAPS = 65530
@@ -51,16 +52,8 @@ def check_page_size(page: int) -> Check:
     return Check("machine", "page_size", facts, Verdict.PROBLEM, advice)
 
 
-def memory(cgroups: Cgroups, meminfo: str) -> tuple[int, int]:
-    """Total and available bytes: the machine's, from /proc/meminfo, or what the control group leaves of them."""
-    values = {key: int(rest.split()[0]) << 10 for key, _, rest in (line.partition(":") for line in meminfo.splitlines())}
-    total, available = values["MemTotal"], values["MemAvailable"]
-    limit, left = cgroups.memory_limit(), cgroups.memory_left()
-    return min(total, total if limit is None else limit), min(available, available if left is None else left)
-
-
 def _check_memory(cgroups: Cgroups) -> Check:
-    total, available = memory(cgroups, Path("/proc/meminfo").read_text())
+    total, available = machine_memory(cgroups, Path("/proc/meminfo").read_text())
     facts = {"total_bytes": total, "available_bytes": available, "limit_bytes": cgroups.memory_limit()}
     if available >= _LITTLE_MEMORY:
         return Check("machine", "memory", facts)
