@@ -19,6 +19,7 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	-$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt graphlearning
 	$(BIN)/python -m benchmarks
 
 bench-scale: $(READY)

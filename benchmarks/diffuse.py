@@ -1,4 +1,4 @@
-"""The diffusion end to end: against `--plain`, against the loop that people write with scipy, and against scikit-learn's.
+"""The diffusion end to end: against `--plain`, the loop that people write with scipy, scikit-learn's and GraphLearning's.
 
 Also what a cold page cache costs, how often bfloat16 gives the same five best classes, and how near `mmdiff plan` comes.
 """
@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from benchmarks import large, stores
 from benchmarks.knn import PROGRAM
 from benchmarks.measure import Figure, Watched, best_of, evict, watch
+from mmdiff.formats.manifest import Json
 
 T = 3
 RUNS = 3
@@ -70,6 +72,24 @@ model.fit(np.zeros((graph.nodes, 1)), labels)
 print(json.dumps({"seconds": time.perf_counter() - start}))
 """
 
+_GRAPHLEARNING = """
+import json, sys, time
+import numpy as np
+from pathlib import Path
+import graphlearning
+from mmdiff.formats.store import Store
+from mmdiff.graph.graph import Graph
+store = Store.open(Path(sys.argv[1]))
+seeds = store.open_artifact("descriptors/seeds").array("labels")
+nodes = store.open_artifact("graph/W").manifest.facts["background"] + np.arange(len(seeds))
+W = Graph.open(sys.argv[1]).to_scipy(normalized=False).astype(np.float64)
+T = int(sys.argv[2])
+model = graphlearning.ssl.poisson(W, solver="gradient_descent", min_iter=T, max_iter=T)
+start = time.perf_counter()
+model.fit(nodes, np.asarray(seeds))
+print(json.dumps({"seconds": time.perf_counter() - start}))
+"""
+
 _OURS = """
 import json, sys, time
 import numpy as np
@@ -82,9 +102,10 @@ seeds = store.open_artifact("descriptors/seeds").array("labels")
 labels = np.full(graph.nodes, -1)
 labels[store.open_artifact("graph/W").manifest.facts["background"] :][: len(seeds)] = seeds
 small = mmdiff.Graph.from_scipy(scipy.sparse.csr_array(np.ones((50, 50))))
-mmdiff.diffuse(small, np.arange(50) % 3, iterations=3, eta="row", reset_seeds=True)
+options = json.loads(sys.argv[3])
+mmdiff.diffuse(small, np.arange(50) % 3, iterations=3, **options)
 start = time.perf_counter()
-L = mmdiff.diffuse(graph, labels, iterations=int(sys.argv[2]), eta="row", reset_seeds=True)
+L = mmdiff.diffuse(graph, labels, iterations=int(sys.argv[2]), **options)
 print(json.dumps({"seconds": time.perf_counter() - start}))
 """
 
@@ -95,7 +116,10 @@ def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
     found = _end_to_end(store, rows)
     found += _cold(folder / "cold", 10 * rows)
     found += _plans(folder, [rows // 10, rows // 2, rows])
-    found += _sklearn(folder)
+    small = stores.generated(folder / "small", 200_000, classes=100, tests=1000)
+    found += _sklearn(small)
+    if find_spec("graphlearning") is not None:
+        found += _graphlearning(small)
     return found + _bfloat16(folder)
 
 
@@ -168,17 +192,34 @@ def _iterations(run: Watched) -> float:
     return float(sum(step["seconds"] for step in json.loads(run.output)["steps"]))
 
 
-def _sklearn(folder: Path) -> list[Figure]:
+def _sklearn(store: Path) -> list[Figure]:
     """scikit-learn's propagation loop, given the same graph: rows normalised, seeds set back, as many iterations."""
-    store = stores.generated(folder / "sklearn", 200_000, classes=100, tests=1000)
-    ours = best_of(RUNS, lambda: watch([sys.executable, "-c", _OURS, store, str(T)]))
-    theirs = best_of(2, lambda: watch([sys.executable, "-c", _SKLEARN, store, str(T)]))
-    seconds = [json.loads(run.output)["seconds"] for run in (ours, theirs)]
+    options = {"eta": "row", "reset_seeds": True}
+    (ours, own), (theirs, other) = _fits(store, _SKLEARN, options)
     what = f"--eta row --reset-seeds, 200k nodes x 100 classes, T = {T}"
     return [
-        Figure("diffuse_sklearn", what, seconds[0], "LabelPropagation's loop", seconds[1], "s", False),
+        Figure("diffuse_sklearn", what, own, "LabelPropagation's loop", other, "s", False),
         Figure("diffuse_sklearn_memory", "memory for that", ours.megabytes, "scikit-learn", theirs.megabytes, "MB", False),
     ]
+
+
+def _graphlearning(store: Path) -> list[Figure]:
+    """GraphLearning's Poisson learning: another method, but its iteration is W S + B as well, with all classes in every row."""
+    (ours, own), (theirs, other) = _fits(store, _GRAPHLEARNING, {"alpha": 0.5, "eta": "none"})
+    what = f"--alpha 0.5 --eta none, 200k nodes x 100 classes, T = {T}"
+    return [
+        Figure("diffuse_graphlearning", what, own, "GraphLearning, poisson", other, "s", False),
+        Figure(
+            "diffuse_graphlearning_memory", "memory for that", ours.megabytes, "GraphLearning", theirs.megabytes, "MB", False
+        ),
+    ]
+
+
+def _fits(store: Path, program: str, options: Json) -> list[tuple[Watched, float]]:
+    """Ours and theirs, each in a process of its own, and the seconds that they count themselves."""
+    ours = best_of(RUNS, lambda: watch([sys.executable, "-c", _OURS, store, str(T), json.dumps(options)]))
+    theirs = best_of(2, lambda: watch([sys.executable, "-c", program, store, str(T)]))
+    return [(run, float(json.loads(run.output)["seconds"])) for run in (ours, theirs)]
 
 
 def _bfloat16(folder: Path) -> list[Figure]:

@@ -1,8 +1,9 @@
-"""What limits the product over a large graph: the cost of an edge whose row lies in the cache, near it, or far away.
+"""What limits the product over a graph: the cost of an edge, and of one whose row lies in the cache, near it, or far away.
 
-Rows of the graph are taken from all over it, and their edges changed: all to the row itself, which leaves only the work; to
-rows of the same cell; or only those that lead farther away. From the last two and the shares of such edges follows the time of
-an iteration, which is compared with the one that was measured.
+The product is taken of all rows, as a diffusion takes it, but its results are not kept, which works at every size. Then rows
+are taken from all over the graph, and their edges changed: all to the row itself, which leaves only the work; to rows of the
+same cell; or only those that lead farther away. From the last two and the shares of such edges follows the time of an
+iteration, which is compared with the one that was measured.
 
     python -m benchmarks.limits STORE COLUMNS      seconds an edge, and shares, as JSON
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,8 +21,11 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.product import Pull, multiply
 from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.spreading import stream_of
+from mmdiff.diffusion.streaming import Block
 from mmdiff.formats.direct import page_aligned
 from mmdiff.graph.graph import COLUMN, Graph
+from mmdiff.memory import available_bytes
 from mmdiff.parallel import cores, in_threads
 
 _NEAR = 1000
@@ -36,7 +41,7 @@ def measure(store: Path, width: int) -> dict[str, float]:
         source[start : start + (1 << 20)] = 0x3F80
     pieces = [_edges(graph, int(start)) for start in np.linspace(0, graph.nodes - _ROWS, _PIECES)]
     near = [np.abs((columns & COLUMN).astype(np.int64) - rows) <= _NEAR for rows, columns in pieces]
-    found = {"near_share": float(np.concatenate(near).mean())}
+    found = {"near_share": float(np.concatenate(near).mean()), "product": _product_seconds(graph, source) / graph.edges}
     kinds = {
         "itself": [rows.astype(np.uint32) for rows, _ in pieces],
         "near": [columns[close] for (_, columns), close in zip(pieces, near, strict=True)],
@@ -60,8 +65,31 @@ def _graph(columns: NDArray[np.uint32]) -> Graph:
     return Graph(indptr, columns, np.ones(len(indptr) - 1, np.float32))
 
 
+def _product_seconds(graph: Graph, source: NDArray[np.uint16]) -> float:
+    """The product of all rows, W as it comes from where it lies: the page cache, or the disk where it is larger than that."""
+    pull, own = _no_pull(source), threading.local()
+
+    def work(block: Block) -> int:
+        if len(getattr(own, "out", ())) < len(block.rows):
+            own.out = np.empty((len(block.rows), source.shape[1]), np.uint16)
+        return multiply(block.graph, source, block.rows, own.out, np.arange(len(block.rows)), pull)
+
+    times = []
+    with stream_of(graph, 0, available_bytes()) as stream:
+        for _ in range(RUNS):
+            clock = time.perf_counter()
+            for _ in stream.each(work):
+                pass
+            times.append(time.perf_counter() - clock)
+    return min(times)
+
+
+def _no_pull(source: NDArray[np.uint16]) -> Pull:
+    return Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1]))
+
+
 def _seconds(graphs: list[Graph], source: NDArray[np.uint16]) -> float:
-    pull = Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1]))
+    pull = _no_pull(source)
 
     def run(graph: Graph) -> None:
         rows = np.arange(len(graph.indptr) - 1)

@@ -57,8 +57,7 @@ def F100M(folder: Path) -> Json:
     half, of_half = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16")
     single, of_single = large.diffuse(store, *one_batch(WIDTH // 2), iterations=3)
     whole, of_whole = large.diffuse(store, "--memory", LIMIT, "--dtype", "bfloat16", "--cols-per-batch", str(WIDTH))
-    command = [sys.executable, "-m", "benchmarks.limits", str(store), str(WIDTH)]
-    limits = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    limits = limits_of(store)
     sequential, streaming, writing = sequential_speed(W), streaming_speed(store), writing_speed(folder)
     evict(W)
     narrow, of_narrow = large.diffuse(store, *one_batch(1), iterations=1)
@@ -83,7 +82,7 @@ def F100M(folder: Path) -> Json:
 def growth(folder: Path) -> Json:
     """Time and memory as nodes, neighbours, classes and iterations grow, one at a time."""
     found: list[Json] = []
-    for nodes in (_MILLION // 10, _MILLION * 3 // 10, _MILLION, 3 * _MILLION, 10 * _MILLION):
+    for nodes in (_MILLION // 10, _MILLION * 3 // 10, _MILLION, 3 * _MILLION, 10 * _MILLION, 30 * _MILLION):
         with_store(folder, found, "nodes", nodes, nodes, 30)
     for k in (10, 20, 50, 100):
         with_store(folder, found, "k", k, _MILLION, k)
@@ -97,7 +96,7 @@ def growth(folder: Path) -> Json:
 
 
 def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, k: int) -> None:
-    """Symmetrising, the whole command, and the product alone, at one size."""
+    """Symmetrising, the whole command, an iteration without shortcuts, and the product alone, at one size."""
     store, symmetrised = large.large_store(folder / f"{axis}-{at}", nodes, k)
     watched, report = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16", iterations=3)
     steps = [step["seconds"] for step in report["steps"][1:]]
@@ -107,11 +106,19 @@ def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, 
             "at": at,
             "edges": large.edges_of(store),
             "symmetrise": symmetrised,
-            "product": {"seconds": min(steps), "columns": WIDTH, "anonymous": watched.anonymous_bytes},
+            "iteration": {"seconds": min(steps), "columns": WIDTH, "anonymous": watched.anonymous_bytes},
+            "limits": limits_of(store),
             **of_command(store),
         }
     )
     shutil.rmtree(folder / f"{axis}-{at}")
+
+
+def limits_of(store: Path) -> Json:
+    """The product alone, and what an edge of each kind costs."""
+    command = [sys.executable, "-m", "benchmarks.limits", str(store), str(WIDTH)]
+    found: Json = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return found
 
 
 def one_batch(columns: int) -> list[str]:
@@ -160,10 +167,11 @@ def streaming_speed(store: Path) -> float:
     evict((store / "graph" / "W").resolve())
 
     def largest(block: Block) -> int:
-        return int(graph.indices[graph.indptr[block.rows[0]] : graph.indptr[block.rows[-1] + 1]].max(initial=0))
+        start, stop = (int(graph.indptr[row]) for row in (block.rows[0], block.rows[-1] + 1))
+        return int(block.graph.indices[start:stop].max(initial=0))
 
     start = time.perf_counter()
-    with Stream(graph, let_go=True) as stream:
+    with Stream(graph, past_cache=True) as stream:
         for _ in stream.each(largest):
             pass
     return stream.bytes / (time.perf_counter() - start)

@@ -5,6 +5,7 @@ What lies on the disk then is S after an iteration, whole and with checksums, so
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,14 +25,16 @@ Sheet = Callable[[int], ArrayWriter]
 
 # Chunks that wait to be written.
 _WAITING = 2
-# Chunks that a sheet has at least, so that those in memory are a small part of it.
+# Chunks that a sheet has at least, and the most bytes that one of them has: those in memory are a small part of it.
 _CHUNKS = 32
+_CHUNK_BYTES = 16 << 20
 
 
 def rows_per_chunk(shape: tuple[int, int], dtype: str) -> int:
     """Of a sheet."""
     unit = page_unit(shape, dtype)
-    return min(even_rows_per_chunk((shape, dtype)), unit * max(1, -(-shape[0] // (_CHUNKS * unit))))
+    most = min(shape[0] / _CHUNKS, _CHUNK_BYTES / row_bytes(shape, dtype))
+    return min(even_rows_per_chunk((shape, dtype)), unit * max(1, math.ceil(most / unit)))
 
 
 def held_beside(shape: tuple[int, int], dtype: str) -> int:

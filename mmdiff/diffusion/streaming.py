@@ -45,7 +45,7 @@ _REQUESTED_AHEAD = 12
 
 # Blocks that are read past the cache ahead of their turn, by so many threads, and the edges that one may have: a long last row
 # is not always there as well.
-_READ_AHEAD = 12
+_READ_AHEAD = 8
 _READERS = 2
 _WINDOW_EDGES = _LARGE * BLOCK_EDGES + (1 << 16)
 
