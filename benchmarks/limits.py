@@ -14,7 +14,9 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.product import Pull, multiply
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.spreading import stream_of
+from mmdiff.diffusion.states import Matrix
 from mmdiff.diffusion.streaming import Block
 from mmdiff.formats.direct import page_aligned
 from mmdiff.graph.graph import COLUMN, Graph
@@ -34,14 +37,18 @@ RUNS = 3
 
 
 def measure(store: Path, width: int) -> dict[str, float]:
-    """Seconds an edge of each kind, on all cores, and the share of edges that are near."""
+    """Seconds an edge of each kind, on all cores, the share of edges that are near, and seconds to sum the columns of S."""
     graph = Graph.open(store)
     source = page_aligned((graph.nodes, width), "uint16")
     for start in range(0, graph.nodes, 1 << 20):
         source[start : start + (1 << 20)] = 0x3F80
     pieces = [_edges(graph, int(start)) for start in np.linspace(0, graph.nodes - _ROWS, _PIECES)]
     near = [np.abs((columns & COLUMN).astype(np.int64) - rows) <= _NEAR for rows, columns in pieces]
-    found = {"near_share": float(np.concatenate(near).mean()), "product": _product_seconds(graph, source) / graph.edges}
+    found = {
+        "near_share": float(np.concatenate(near).mean()),
+        "product": _product_seconds(graph, source) / graph.edges,
+        "sums": _best(lambda: Matrix(source).column_sums(None)),
+    }
     kinds = {
         "itself": [rows.astype(np.uint32) for rows, _ in pieces],
         "near": [columns[close] for (_, columns), close in zip(pieces, near, strict=True)],
@@ -74,14 +81,8 @@ def _product_seconds(graph: Graph, source: NDArray[np.uint16]) -> float:
             own.out = np.empty((len(block.rows), source.shape[1]), np.uint16)
         return multiply(block.graph, source, block.rows, own.out, np.arange(len(block.rows)), pull)
 
-    times = []
     with stream_of(graph, 0, available_bytes()) as stream:
-        for _ in range(RUNS):
-            clock = time.perf_counter()
-            for _ in stream.each(work):
-                pass
-            times.append(time.perf_counter() - clock)
-    return min(times)
+        return _best(lambda: sum(stream.each(work)))
 
 
 def _no_pull(source: NDArray[np.uint16]) -> Pull:
@@ -96,11 +97,15 @@ def _seconds(graphs: list[Graph], source: NDArray[np.uint16]) -> float:
         out = np.empty((len(rows), source.shape[1]), np.uint16)
         multiply(graph, source, rows, out, rows, pull)
 
+    return _best(lambda: list(in_threads(run, graphs, cores())))
+
+
+def _best(work: Callable[[], Any]) -> float:
+    """Seconds of the quickest of several times."""
     times = []
     for _ in range(RUNS):
         clock = time.perf_counter()
-        for _ in in_threads(run, graphs, cores()):
-            pass
+        work()
         times.append(time.perf_counter() - clock)
     return min(times)
 

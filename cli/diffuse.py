@@ -50,7 +50,13 @@ class Keep(StrEnum):
 
 Iterations = Annotated[int, typer.Option("--iterations", help="How often labels are passed on. The paper uses 2 to 7.")]
 ColsPerBatch = Annotated[
-    str, typer.Option("--cols-per-batch", metavar="N|auto", help="Classes at a time; `auto`: as many as `--memory` allows.")
+    str | None,
+    typer.Option(
+        "--cols-per-batch",
+        metavar="N|auto",
+        help="Classes at a time; `auto`: as many as `--memory` allows.",
+        show_default="as many as fit, at most 96",
+    ),
 ]
 EtaOption = Annotated[Eta, typer.Option("--eta", help="How L is normalised.")]
 Prior = Annotated[
@@ -86,7 +92,7 @@ Plain = Annotated[bool, typer.Option("--plain", help="Without shortcuts, which c
 
 def command(
     iterations: Iterations = 5,
-    cols_per_batch: ColsPerBatch = "96",
+    cols_per_batch: ColsPerBatch = None,
     eta: EtaOption = Eta.column,
     prior: Prior = None,
     prior_power: PriorPower = None,
@@ -168,16 +174,18 @@ def _announce(needs: Needs, workers: int) -> None:
     )
 
 
-def request_of(cols_per_batch: str, memory: str, **options: object) -> Request:
+def request_of(cols_per_batch: str | None, memory: str, **options: object) -> Request:
     """What the options of `diffuse` and of `plan diffuse` ask for."""
-    from mmdiff.diffusion.stage import Request
+    from mmdiff.diffusion.stage import COLS_PER_BATCH, Request
     from mmdiff.formats.errors import BadOption
 
-    if cols_per_batch != "auto" and not re.fullmatch(r"-?[0-9]+", cols_per_batch):
+    widest = cols_per_batch == "auto"
+    if cols_per_batch is not None and not widest and not re.fullmatch(r"-?[0-9]+", cols_per_batch):
         raise BadOption(f"--cols-per-batch {cols_per_batch}: not a number of columns. Write a number, or auto.")
     plain = {key: value.value if isinstance(value, StrEnum) else value for key, value in options.items()}
     return Request(
-        cols_per_batch=None if cols_per_batch == "auto" else int(cols_per_batch),
+        cols_per_batch=None if cols_per_batch is None or widest else int(cols_per_batch),
+        most_cols=None if widest else COLS_PER_BATCH,
         memory=parse_bytes("--memory", memory),
         command=this_command(),
         **plain,  # type: ignore[arg-type]

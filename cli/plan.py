@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Say w
 @app.command("diffuse")
 def diffuse(
     iterations: options.Iterations = 5,
-    cols_per_batch: options.ColsPerBatch = "96",
+    cols_per_batch: options.ColsPerBatch = None,
     eta: options.EtaOption = options.Eta.column,
     prior: options.Prior = None,
     prior_power: options.PriorPower = None,

@@ -144,11 +144,11 @@ def _F100M(found: Json) -> str:
     streamed = 4 * edges / _iteration(narrow["steps"])
     limits, measured = found["limits"], _iteration(batch["steps"])
     gathered = edges * (limits["near_share"] * limits["near"] + (1 - limits["near_share"]) * limits["far"])
-    # W is read and S is written while edges are summed; S is read back behind that.
+    # W is read and S is written while edges are summed; S is read back behind that, and its columns are summed.
     state = 2 * found["nodes"] * batch["columns"]
     beside = 4 * edges / found["sequential"] + state / found["sequential_writing"]
     behind = state / found["sequential"]
-    model = max(gathered, beside) + behind
+    model = max(gathered, beside) + behind + limits["sums"]
     return "\n".join(
         [
             "## F100M: a hundred million nodes\n",
@@ -165,13 +165,15 @@ def _F100M(found: Json) -> str:
             "Nothing of W in the page cache, and nearly nothing to do for an edge (the largest index is looked for):"
             f" {found['streaming'] / 1e9:.2f} GB/s, {100 * found['streaming'] / found['sequential']:.0f} % of the"
             f" {found['sequential'] / 1e9:.2f} GB/s that the disk gives when it is read front to back, by the quickest of four"
-            f" ways. With one column: {streamed / 1e9:.2f} GB/s.\n",
+            f" ways. With one column it is {streamed / 1e9:.2f} GB/s, since an"
+            " edge waits for its row in memory almost as long as with many.\n",
             f"What limits it: on both cores, an edge whose row is in the cache takes {1e9 * limits['itself']:.1f} ns, one to"
             f" a row within 1,000 rows {1e9 * limits['near']:.1f} ns, one that leads farther {1e9 * limits['far']:.1f} ns;"
             f" {100 * limits['near_share']:.0f} % are near. That makes {gathered:.0f} s an iteration. Beside that, the disk"
             f" reads W and writes S ({4 * edges / 1e9:.1f} and {state / 1e9:.1f} GB, {beside:.0f} s at its sequential speeds of"
             f" {found['sequential'] / 1e9:.2f} and {found['sequential_writing'] / 1e9:.2f} GB/s); behind it, S is read back"
-            f" ({behind:.0f} s). The model, {model:.0f} s, is {100 * model / measured - 100:+.0f} % off the {measured:.0f} s"
+            f" ({behind:.0f} s) and its columns are summed ({limits['sums']:.1f} s). The model, {model:.0f} s, is"
+            f" {100 * model / measured - 100:+.0f} % off the {measured:.0f} s"
             f" that were measured; {'the disk' if beside > gathered else 'memory'} is what most of it waits for.\n",
         ]
     )
@@ -187,8 +189,7 @@ def _as_point(found: Json) -> Json:
     """F100M among the sizes of growth."""
     batch = found["batch"]
     seconds = min(step["seconds"] for step in batch["steps"][1:])
-    # S is there once: the next one goes by way of the disk.
-    iteration = {"seconds": seconds, "columns": batch["columns"], "anonymous": batch["anonymous"], "copies": 1}
+    iteration = {"seconds": seconds, "columns": batch["columns"], "anonymous": batch["anonymous"]}
     shared = {name: found[name] for name in ("edges", "symmetrise", "limits")}
     return {"axis": "nodes", "at": found["nodes"], "iteration": iteration, **shared}
 
@@ -196,12 +197,12 @@ def _as_point(found: Json) -> Json:
 def _growth(found: Json) -> str:
     rows = [point for point in found["points"] if point["axis"] == "nodes"]
     lines = [
-        "| nodes | edges | product, ns an edge | iteration, ns an edge | memory of that beyond S, MB | symmetrise, M edges/s |",
+        "| nodes | edges | product, ns an edge | iteration, ns an edge | memory beyond S, MB | symmetrise, M edges/s |",
         "|---|---|---|---|---|---|",
     ]
     for point in rows:
         iteration, product = point["iteration"], 1e9 * point["limits"]["product"]
-        beyond = iteration["anonymous"] - iteration.get("copies", 2) * 2 * iteration["columns"] * point["at"]
+        beyond = iteration["anonymous"] - 2 * iteration["columns"] * point["at"]
         speed = 30 * point["at"] / point["symmetrise"]["seconds"] / 1e6
         each = 1e9 * iteration["seconds"] / point["edges"]
         figures = f"{product:.2f} | {each:.1f} | {beyond / 1e6:,.0f} | {speed:.0f}"
@@ -211,9 +212,9 @@ def _growth(found: Json) -> str:
         [
             "## Growth\n",
             "Generated lists, 64 columns of bfloat16. The product alone, W from the page cache (at a hundred million from the"
-            " disk), best of three; the quickest iteration of `--plain` with all that belongs to it; symmetrising with the"
-            " start of its process. The pictures show the whole command for 507 classes, T = 5 (float32),"
-            " where nothing else is said.\n",
+            " disk), best of three; the quickest iteration of `--plain` with all that belongs to it, S in memory twice (at a"
+            " hundred million once); memory where there is room for S once; symmetrising with the start of its process. The"
+            " pictures show the whole command for 507 classes, T = 5 (float32), where nothing else is said.\n",
             "\n".join(lines) + "\n",
             pictures,
         ]

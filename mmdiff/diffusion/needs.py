@@ -50,7 +50,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user fixed: columns of a batch (None for auto), and the limit of memory of all workers together."""
+    """What the user fixed: columns of a batch, or None and the most there may be, and the limit of memory of all workers."""
 
     cols_per_batch: int | None
     memory: int
@@ -59,6 +59,7 @@ class Asked:
     every_row: bool
     workers: int = 1
     plain: bool = False
+    most: int | None = None
 
 
 def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
@@ -69,7 +70,7 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     memory = asked.memory // asked.workers
     fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, asked.every_row, asked.plain)
     if bytes_of(problem.graph) > available_bytes() - asked.memory:
-        fixed += windows_bytes(problem.graph)
+        fixed += min(windows_bytes(problem.graph), bytes_of(problem.graph))
     room = max(0, memory - fixed)
     column = nodes * variant.itemsize
     # A coupled operator writes its products as float32, beside the state.
@@ -77,11 +78,12 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
     if asked.cols_per_batch is not None:
         width = min(asked.cols_per_batch, classes)
     else:
-        width = min(classes, max(1, room // pair))
-        if _LINE < width < classes:
+        at_once = min(classes, asked.most or classes)
+        width = min(at_once, max(1, room // pair))
+        if _LINE < width < at_once:
             width -= width % _LINE
-        if width < min(_NARROW, classes) and not variant.coupled:
-            width = min(classes, _NARROW, max(1, _widest_by_way_of_disk(nodes, variant, room)))
+        if width < min(_NARROW, at_once) and not variant.coupled:
+            width = min(at_once, _NARROW, max(1, _widest_by_way_of_disk(nodes, variant, room)))
         width = min(width, -(-classes // asked.workers))
     batches = -(-classes // width)
     width = min(width, _whole_lines(-(-classes // batches)))

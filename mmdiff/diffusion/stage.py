@@ -34,10 +34,11 @@ COLS_PER_BATCH = 96
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. `cols_per_batch` None is auto; `prior` is uniform, seeds or a file."""
+    """What the user asked for. `cols_per_batch` None is as many as fit, up to `most_cols`; `prior` is uniform, seeds or a file."""
 
     iterations: int = 5
-    cols_per_batch: int | None = COLS_PER_BATCH
+    cols_per_batch: int | None = None
+    most_cols: int | None = COLS_PER_BATCH
     memory: int = 8 << 30
     eta: Eta = "column"
     prior: str | None = None
@@ -122,7 +123,14 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
     prior = class_prior(variant, *_given_prior(request, problem), request.prior_power, problem.seeds.classes)
     every_row = request.predict_nodes is not None
     asked = Asked(
-        request.cols_per_batch, request.memory, request.iterations, len(request.planes), every_row, workers, request.plain
+        request.cols_per_batch,
+        request.memory,
+        request.iterations,
+        len(request.planes),
+        every_row,
+        workers,
+        request.plain,
+        request.most_cols,
     )
     return Prepared(request, problem, variant, prior, needs(problem, variant, asked))
 
