@@ -34,7 +34,7 @@ COLS_PER_BATCH = 96
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. `cols_per_batch` None: as many as fit, up to `most_cols`. `prior` is uniform, seeds or a file."""
+    """What the user asked for. `cols_per_batch` None: as many as fit, up to `most_cols`. `prior`: uniform, seeds or a file."""
 
     iterations: int = 5
     cols_per_batch: int | None = None
