@@ -162,7 +162,7 @@ def _F100M(found: Json) -> str:
             f"What `mmdiff diffuse` really takes for all of them, with its shortcuts, 2 seeds a class and 10,000 test points:"
             f" **{whole['seconds'] / 60:.1f} minutes** and {whole['anonymous'] / 1e9:.1f} GB of memory, measured"
             f"{found.get('beside', '')}.\n",
-            "Nothing of W in the page cache, and nearly nothing to do for an edge (the largest index is looked for):"
+            "Nothing of W in the page cache, and nothing to do but to wait for it, the best of three times each, in turn:"
             f" {found['streaming'] / 1e9:.2f} GB/s, {100 * found['streaming'] / found['sequential']:.0f} % of the"
             f" {found['sequential'] / 1e9:.2f} GB/s that the disk gives when it is read front to back, by the quickest of four"
             f" ways. With one column it is {streamed / 1e9:.2f} GB/s, since an"

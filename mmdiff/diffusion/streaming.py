@@ -46,7 +46,7 @@ _REQUESTED_AHEAD = 12
 # Blocks that are read past the cache ahead of their turn, by so many threads, and the edges that one may have: a long last row
 # is not always there as well.
 _READ_AHEAD = 8
-_READERS = 2
+_READERS = 4
 _WINDOW_EDGES = _LARGE * BLOCK_EDGES + (1 << 16)
 
 # Of the pages between the first row and the last one, the share that is needed from which on all of them are read.
@@ -130,7 +130,7 @@ class Stream:
                 self._rooms.append(window.rooms)
             elif self._mapped and self.let_go:
                 self._pages(rows, first, stop, release)
-            return result, int((self.graph.indptr[chosen + 1] - self.graph.indptr[chosen]).sum())
+            return result, self._edges(rows, first, stop)
 
         units = self._read(rows, blocks) if past_cache else self._mapped_ahead(rows, blocks)
         entry = sum(values.itemsize for values in _entries(self.graph))
@@ -189,6 +189,14 @@ class Stream:
         fixed = np.arange(0, self.graph.nodes, multiple or max(1, self.graph.nodes))
         fixed = fixed if rows is None else np.searchsorted(rows, fixed)
         return np.unique(np.concatenate([[0], np.minimum(cuts, count), fixed, [count]])).astype(np.int64)
+
+    def _edges(self, rows: NDArray[Any] | None, first: int, stop: int) -> int:
+        """How many edges rows first..stop-1 of those that are given have."""
+        indptr = self.graph.indptr
+        if rows is None:
+            return int(indptr[stop] - indptr[first])
+        chosen = rows[first:stop].astype(np.int64)
+        return int((indptr[chosen + 1] - indptr[chosen]).sum())
 
     def _span(self, rows: NDArray[Any] | None, first: int, stop: int) -> tuple[int, int]:
         """The entries from the first to the last of rows first..stop-1 of those that are given."""
