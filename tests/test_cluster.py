@@ -311,7 +311,9 @@ def test_workers_share_the_memory(built: Path, workers: Workers) -> None:
     while len(workers.pids()) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     message = refused("diffuse", "--memory", "100M", "--store", built, "--dask", workers.address)
-    assert "--memory 100M, 50M for each of 2 workers: 9 columns" in message
+    assert "--memory 100M, 50M for each of 2 workers: 1 column of 3,060 nodes needs" in message
+    message = refused("diffuse", "--memory", "100M", "--cols-per-batch", 9, "--store", built, "--dask", workers.address)
+    assert "--memory 100M, 50M for each of 2 workers: 9 columns of 3,060 nodes need" in message
     message = refused("build-graph", "--k", 5, "--memory", "300M", "--store", built, "--dask", workers.address)
     assert "--memory 300M: at least 4" in message
 

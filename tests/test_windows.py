@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from mmdiff.diffusion.sums import column_sums
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats import windows as format_windows
 from mmdiff.formats.arrays import PAGE_BYTES, ArraySpec
-from mmdiff.formats.direct import page_aligned
+from mmdiff.formats.direct import page_aligned, past_the_cache
 from mmdiff.formats.publish import ArrayWriter
 from mmdiff.formats.windows import windows_on
 from mmdiff.graph.graph import Graph
@@ -38,6 +39,17 @@ from tests.test_pages import resident
 
 ROWS_PER_CHUNK = 4096
 places = st.integers(0, 20_000)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def direct(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whether files can be read past the cache at all; tests/test_direct.py shows what happens where they cannot."""
+    file = tmp_path_factory.mktemp("direct") / "file"
+    file.write_bytes(bytes(PAGE_BYTES))
+    with file.open("rb") as opened, past_the_cache(opened.fileno()) as possible:
+        if possible and os.preadv(opened.fileno(), [page_aligned((PAGE_BYTES,), "uint8")], 0):
+            return
+    pytest.skip("the file system has no way past the cache")
 
 
 def an_array(folder: Path, length: int, dtype: str) -> ArrayWriter:

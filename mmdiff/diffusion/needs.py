@@ -100,7 +100,8 @@ def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
         remedy = f"At least --memory {asked.workers * -(-least >> 20)}M is needed"
     share = f", {memory >> 20}M for each of {asked.workers} workers" if asked.workers > 1 else ""
     need = (two if variant.coupled else one) >> 20
-    raise BadOption(f"--memory {asked.memory >> 20}M{share}: {width} columns of {nodes:,} nodes need {need}M. {remedy}.")
+    wanted = f"1 column of {nodes:,} nodes needs" if width == 1 else f"{width} columns of {nodes:,} nodes need"
+    raise BadOption(f"--memory {asked.memory >> 20}M{share}: {wanted} {need}M. {remedy}.")
 
 
 def _whole_lines(width: int) -> int:
