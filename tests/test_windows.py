@@ -47,7 +47,7 @@ def direct(tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("direct") / "file"
     file.write_bytes(bytes(PAGE_BYTES))
     with file.open("rb") as opened, past_the_cache(opened.fileno()) as possible:
-        if possible and os.preadv(opened.fileno(), [page_aligned((PAGE_BYTES,), "uint8")], 0):
+        if possible and os.preadv(opened.fileno(), [page_aligned((PAGE_BYTES,), "uint8").data], 0):
             return
     pytest.skip("the file system has no way past the cache")
 
