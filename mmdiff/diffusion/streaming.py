@@ -43,8 +43,8 @@ _ANNOUNCED_AHEAD = 64
 _SCATTERED_AHEAD = 8
 _REQUESTED_AHEAD = 12
 
-# Blocks that are read past the cache ahead of their turn, by so many threads, and the edges that one may have: a long last row
-# is not always there as well.
+# Blocks that are read past the cache ahead of their turn, by so many threads, and the edges that there is room for: a block
+# whose last row goes beyond that comes from the map.
 _READ_AHEAD = 8
 _READERS = 4
 _WINDOW_EDGES = _LARGE * BLOCK_EDGES + (1 << 16)
