@@ -2,8 +2,9 @@
 
 The product is taken of all rows, as a diffusion takes it, but its results are not kept, which works at every size. Then rows
 are taken from all over the graph, and their edges changed: all to the row itself, which leaves only the work; to rows of the
-same cell; or only those that lead farther away. From the last two and the shares of such edges follows the time of an
-iteration, which is compared with the one that was measured.
+same cell; or only those that lead farther away. From the last two and the shares of such edges, and from what the processor
+does to read W and to write S, follows the time of an iteration, which is compared with the one that was measured. These are
+averages of many times in turn, since an iteration lasts long enough to see the machine at its best and at its worst.
 
     python -m benchmarks.limits STORE COLUMNS      seconds an edge, and shares, as JSON
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,21 +25,29 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.product import Pull, multiply
 from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.sheets import rows_per_chunk
 from mmdiff.diffusion.spreading import stream_of
 from mmdiff.diffusion.states import Matrix
-from mmdiff.diffusion.streaming import Block
+from mmdiff.diffusion.streaming import Block, Stream
+from mmdiff.formats.arrays import ArraySpec
 from mmdiff.formats.direct import page_aligned
+from mmdiff.formats.publish import ArrayWriter
 from mmdiff.graph.graph import COLUMN, Graph
 from mmdiff.memory import available_bytes
 from mmdiff.parallel import cores, in_threads
 
 _NEAR = 1000
-_PIECES, _ROWS = 64, 4096
+_PIECES, _ROWS = 256, 4096
+_WRITTEN = 32
 RUNS = 3
+ROUNDS = 8
 
 
 def measure(store: Path, width: int) -> dict[str, float]:
-    """Seconds an edge of each kind, on all cores, the share of edges that are near, and seconds to sum the columns of S."""
+    """Seconds an edge of each kind, on all cores, the share of edges that are near, and seconds to sum the columns of S.
+
+    Also seconds that processors are busy for each byte of W that is read past the cache, and of S that is written.
+    """
     graph = Graph.open(store)
     source = page_aligned((graph.nodes, width), "uint16")
     for start in range(0, graph.nodes, 1 << 20):
@@ -54,9 +64,33 @@ def measure(store: Path, width: int) -> dict[str, float]:
         "near": [columns[close] for (_, columns), close in zip(pieces, near, strict=True)],
         "far": [columns[~close] for (_, columns), close in zip(pieces, near, strict=True)],
     }
+    graphs = {kind: list(map(_graph, edges)) for kind, edges in kinds.items()}
+    times = [{kind: _seconds(own, source) for kind, own in graphs.items()} for _ in range(ROUNDS)]
     for kind, edges in kinds.items():
-        found[kind] = _seconds(list(map(_graph, edges)), source) / sum(map(len, edges))
+        found[kind] = float(np.mean([own[kind] for own in times])) / sum(map(len, edges))
+    found["busy_reading"] = _busy_reading(graph)
+    with tempfile.TemporaryDirectory(dir=store.parent) as folder:
+        found["busy_writing"] = _busy_writing(Path(folder), source)
     return found
+
+
+def _busy_reading(graph: Graph) -> float:
+    """Seconds of processors for a byte of W, read past the cache as a diffusion reads it."""
+    with Stream(graph, past_cache=True) as stream:
+        clock = time.process_time()
+        for _ in stream.each(lambda block: len(block.rows)):
+            pass
+        return (time.process_time() - clock) / stream.bytes
+
+
+def _busy_writing(folder: Path, source: NDArray[np.uint16]) -> float:
+    """Seconds of processors for a byte of S, written past the cache with its checksum."""
+    spec = ArraySpec.fit(source.shape, "uint16", rows_per_chunk((source.shape[0], source.shape[1]), "uint16"))
+    sheet, chunks = ArrayWriter(folder / "S", spec), range(min(spec.chunks, _WRITTEN))
+    clock = time.process_time()
+    for chunk in chunks:
+        sheet.write(chunk, source[slice(*spec.rows(chunk))], cached=False)
+    return (time.process_time() - clock) / (len(chunks) * spec.chunk_bytes)
 
 
 def _edges(graph: Graph, start: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
@@ -90,14 +124,20 @@ def _no_pull(source: NDArray[np.uint16]) -> Pull:
 
 
 def _seconds(graphs: list[Graph], source: NDArray[np.uint16]) -> float:
-    pull = _no_pull(source)
+    """The product of graphs of some rows each, on all cores."""
+    pull, own = _no_pull(source), threading.local()
+    most = max(len(graph.indptr) for graph in graphs)
 
     def run(graph: Graph) -> None:
+        if not hasattr(own, "out"):
+            own.out = np.empty((most, source.shape[1]), np.uint16)
         rows = np.arange(len(graph.indptr) - 1)
-        out = np.empty((len(rows), source.shape[1]), np.uint16)
-        multiply(graph, source, rows, out, rows, pull)
+        multiply(graph, source, rows, own.out, rows, pull)
 
-    return _best(lambda: list(in_threads(run, graphs, cores())))
+    clock = time.perf_counter()
+    for _ in in_threads(run, graphs, cores()):
+        pass
+    return time.perf_counter() - clock
 
 
 def _best(work: Callable[[], Any]) -> float:

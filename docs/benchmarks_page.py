@@ -144,11 +144,13 @@ def _F100M(found: Json) -> str:
     streamed = 4 * edges / _iteration(narrow["steps"])
     limits, measured = found["limits"], _iteration(batch["steps"])
     gathered = edges * (limits["near_share"] * limits["near"] + (1 - limits["near_share"]) * limits["far"])
-    # W is read and S is written while edges are summed; S is read back behind that, and its columns are summed.
+    # While edges are summed W is read and S is written, which keeps processors busy as well; then S is read back, and its
+    # columns are summed.
     state = 2 * found["nodes"] * batch["columns"]
+    busy = (4 * edges * limits["busy_reading"] + state * limits["busy_writing"]) / found["machine"]["cores"]
     beside = 4 * edges / found["sequential"] + state / found["sequential_writing"]
     behind = state / found["sequential"]
-    model = max(gathered, beside) + behind + limits["sums"]
+    model = max(gathered + busy, beside) + behind + limits["sums"]
     return "\n".join(
         [
             "## F100M: a hundred million nodes\n",
@@ -169,12 +171,13 @@ def _F100M(found: Json) -> str:
             " edge waits for its row in memory almost as long as with many.\n",
             f"What limits it: on both cores, an edge whose row is in the cache takes {1e9 * limits['itself']:.1f} ns, one to"
             f" a row within 1,000 rows {1e9 * limits['near']:.1f} ns, one that leads farther {1e9 * limits['far']:.1f} ns;"
-            f" {100 * limits['near_share']:.0f} % are near. That makes {gathered:.0f} s an iteration. Beside that, the disk"
-            f" reads W and writes S ({4 * edges / 1e9:.1f} and {state / 1e9:.1f} GB, {beside:.0f} s at its sequential speeds of"
+            f" {100 * limits['near_share']:.0f} % are near. That makes {gathered:.1f} s an iteration, and the"
+            f" processors' share in reading W and writing S {busy:.1f} s. Beside that, the disk reads W and writes S"
+            f" ({4 * edges / 1e9:.1f} and {state / 1e9:.1f} GB, {beside:.0f} s at its sequential speeds of"
             f" {found['sequential'] / 1e9:.2f} and {found['sequential_writing'] / 1e9:.2f} GB/s); behind it, S is read back"
-            f" ({behind:.0f} s) and its columns are summed ({limits['sums']:.1f} s). The model, {model:.0f} s, is"
+            f" ({behind:.1f} s) and its columns are summed ({limits['sums']:.1f} s). The model, {model:.0f} s, is"
             f" {100 * model / measured - 100:+.0f} % off the {measured:.0f} s"
-            f" that were measured; {'the disk' if beside > gathered else 'memory'} is what most of it waits for.\n",
+            f" that were measured; {'the disk' if beside > gathered + busy else 'memory'} is what most of it waits for.\n",
         ]
     )
 

@@ -6,6 +6,7 @@ window is read by the disk into memory that is used again for the next one.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from types import TracebackType
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.arrays import PAGE_BYTES, ArraySpec
-from mmdiff.formats.direct import past_the_cache
+from mmdiff.formats.direct import go_past_the_cache
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.mapping import OpenChunk, map_of
 
@@ -61,19 +62,22 @@ class Windows:
             piece = view[: self._chunk_bytes - at]
             try:
                 descriptor = self._descriptor(chunk)
+                count = 0 if descriptor is None else os.preadv(descriptor, [piece], at)
             except Corrupt:
                 return False
-            count = 0
-            with past_the_cache(descriptor) as possible:
-                count = os.preadv(descriptor, [piece], at) if possible else 0
+            except OSError as error:
+                # Only on trying does it turn out that some file systems want larger blocks.
+                if error.errno != errno.EINVAL:
+                    raise
+                return False
             # What is not whole pages cannot be continued this way.
             if count == 0 or count % PAGE_BYTES:
                 return False
             view, position = view[count:], position + count
         return True
 
-    def _descriptor(self, chunk: int) -> int:
-        """Of the file of a chunk; this thread's last one is closed."""
+    def _descriptor(self, chunk: int) -> int | None:
+        """Of the file of a chunk, past the cache, or None where that is not possible; this thread's last one is closed."""
         thread = threading.get_ident()
         opened, descriptor = self._files.get(thread, (-1, -1))
         if opened == chunk:
@@ -82,6 +86,9 @@ class Windows:
             del self._files[thread]
             os.close(descriptor)
         descriptor = self._open_chunk(chunk)
+        if not go_past_the_cache(descriptor):
+            os.close(descriptor)
+            return None
         self._files[thread] = chunk, descriptor
         return descriptor
 

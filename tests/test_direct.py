@@ -33,6 +33,14 @@ def test_a_file_written_past_the_cache_is_the_same(quick_folder: Path, tmp_path:
         assert (folder / "file").read_bytes() == b"".join(piece.tobytes() for piece in pieces)
 
 
+@pytest.mark.parametrize(("size", "page"), [(0, PAGE_BYTES), (5, PAGE_BYTES), ((2 << 20) - 1, PAGE_BYTES), (5 << 20, 2 << 20)])
+def test_memory_begins_with_a_page(size: int, page: int) -> None:
+    room = page_aligned((size,), "uint8")
+    assert room.shape == (size,)
+    assert not room.any()
+    assert not size or room.__array_interface__["data"][0] % page == 0
+
+
 @pytest.mark.parametrize("rows", [1, 1000, 1024, 5000])
 @pytest.mark.parametrize("shift", [0, 3])
 def test_chunks_are_read_as_they_were_written(tmp_path: Path, rows: int, shift: int) -> None:

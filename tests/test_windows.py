@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_a_window_has_the_entries_of_the_array_under_their_indices(
             np.testing.assert_array_equal(window[first:last], values[first:last])
 
 
-def test_a_window_that_cannot_be_had_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_cannot_be_had_is_none(tmp_path: Path) -> None:
     writer = an_array(tmp_path, 20_000, "uint32")
     values, room = writer.mapped(), page_aligned((2 * PAGE_BYTES,), "uint8")
     opened = windows_on(values)
@@ -89,12 +89,36 @@ def test_a_window_that_cannot_be_had_is_none(tmp_path: Path, monkeypatch: pytest
         assert windows.read(ROWS_PER_CHUNK, ROWS_PER_CHUNK + 1, room) is None
         assert windows.read(0, 1, room) is not None
 
-        @contextmanager
-        def refused(_: int) -> Iterator[bool]:
-            yield False
 
-        monkeypatch.setattr(format_windows, "past_the_cache", refused)
-        assert windows.read(0, 1, room) is None
+@pytest.mark.parametrize("when", ["opened", "read"])
+def test_a_file_system_that_has_no_windows(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some say so when a file is opened, some only when it is read."""
+    opened = windows_on(an_array(tmp_path, 20_000, "uint32").mapped())
+    assert opened is not None
+
+    def refused(*_: object) -> int:
+        raise OSError(errno.EINVAL, "direct I/O")
+
+    if when == "opened":
+        monkeypatch.setattr(format_windows, "go_past_the_cache", lambda _: False)
+    else:
+        monkeypatch.setattr(os, "preadv", refused)
+    before = open_files()
+    with opened as windows:
+        assert windows.read(0, 1, page_aligned((PAGE_BYTES,), "uint8")) is None
+    assert open_files() == before
+
+
+def test_a_disk_that_fails_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = windows_on(an_array(tmp_path, 20_000, "uint32").mapped())
+    assert opened is not None
+
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with opened as windows, pytest.raises(OSError, match="input/output"):
+        windows.read(0, 1, page_aligned((PAGE_BYTES,), "uint8"))
 
 
 def open_files() -> int:

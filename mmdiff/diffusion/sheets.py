@@ -27,7 +27,7 @@ Sheet = Callable[[int], ArrayWriter]
 _WAITING = 2
 # Chunks that a sheet has at least, and the most bytes that one of them has: those in memory are a small part of it.
 _CHUNKS = 32
-_CHUNK_BYTES = 16 << 20
+_CHUNK_BYTES = 8 << 20
 
 
 def rows_per_chunk(shape: tuple[int, int], dtype: str) -> int:

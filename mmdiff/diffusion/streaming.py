@@ -35,7 +35,7 @@ Advise = Callable[[NDArray[Any], int, int], None]
 # so many blocks that they may be larger.
 BLOCK_EDGES = 1 << 18
 _MANY = 1 << 12
-_LARGE = 4
+_LARGE_EDGES = 15 << 16
 
 # Blocks that are asked for ahead, so that the disk always has something to do, and blocks that must be there. Pages of rows
 # that lie scattered take more room than the rows do.
@@ -43,11 +43,11 @@ _ANNOUNCED_AHEAD = 64
 _SCATTERED_AHEAD = 8
 _REQUESTED_AHEAD = 12
 
-# Blocks that are read past the cache ahead of their turn, by so many threads, and the edges that there is room for: a block
-# whose last row goes beyond that comes from the map.
+# Blocks that are read past the cache ahead of their turn, by so many threads, and the edges that there is room for, in whole
+# large pages: a block whose last row goes beyond that comes from the map.
 _READ_AHEAD = 8
 _READERS = 4
-_WINDOW_EDGES = _LARGE * BLOCK_EDGES + (1 << 16)
+_WINDOW_EDGES = 1 << 20
 
 # Of the pages between the first row and the last one, the share that is needed from which on all of them are read.
 _MOST = 1 / 8
@@ -175,7 +175,7 @@ class Stream:
         Past the cache, what lies between the first row of a block and its last one counts as well.
         """
         indptr, edges = self.graph.indptr, self.graph.edges
-        large = min(max(BLOCK_EDGES, edges // _MANY), _LARGE * BLOCK_EDGES)
+        large = min(max(BLOCK_EDGES, edges // _MANY), _LARGE_EDGES)
         count = self.graph.nodes if rows is None else len(rows)
         if rows is None:
             cuts = np.searchsorted(indptr, np.arange(large, edges, large))
@@ -216,7 +216,8 @@ class Stream:
         """Reads the entries of rows first..stop-1, and what lies between; None where the map has to do."""
         start, end = self._span(rows, first, stop)
         try:
-            rooms = self._rooms.popleft()
+            # The last one that was given back, since the processor's cache holds it still.
+            rooms = self._rooms.pop()
         except IndexError:
             rooms = [page_aligned((_WINDOW_EDGES * values.itemsize,), "uint8") for values in _entries(self.graph)]
         read = (windows.read(start, end, room) for windows, room in zip(self._windows, rooms, strict=True))
