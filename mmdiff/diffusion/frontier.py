@@ -47,9 +47,8 @@ def first_frontier(seeds: Seeds, nodes: int) -> Frontier:
 
 def visits(stream: Stream, frontier: Frontier) -> int:
     """How many entries the next product adds up."""
-    rows, indptr = frontier.rows, stream.graph.indptr
-    degrees = indptr[rows + 1] - indptr[rows]
-    return int(degrees @ (frontier.offsets[rows + 1] - frontier.offsets[rows]))
+    rows = frontier.rows
+    return int(stream.graph.degrees(rows) @ (frontier.offsets[rows + 1] - frontier.offsets[rows]))
 
 
 def cost(stream: Stream, frontier: Frontier, needed: Rows | None) -> int:
@@ -57,23 +56,15 @@ def cost(stream: Stream, frontier: Frontier, needed: Rows | None) -> int:
 
     At worst, every edge of those rows leads to one that labels have reached.
     """
-    edges = edges_of(stream, needed)
+    edges = stream.graph.edges_of(needed)
     met = len(frontier.values) * edges // max(1, len(frontier.rows))
     return ENTRY_COST * min(met, visits(stream, frontier)) + EDGE_COST * edges
 
 
 def worthwhile(stream: Stream, frontier: Frontier, needed: Rows | None) -> bool:
     """Whether the next product is quicker from the frontier than from the whole matrix, which would have to be made first."""
-    return cost(stream, frontier, needed) < frontier.width * (edges_of(stream, needed) + _LAYING_OUT * stream.graph.nodes)
-
-
-def edges_of(stream: Stream, rows: Rows | None) -> int:
-    """How many edges some rows have, or all."""
-    indptr = stream.graph.indptr
-    if rows is None:
-        return stream.graph.edges
-    chosen = rows.astype(np.int64)
-    return int((indptr[chosen + 1] - indptr[chosen]).sum())
+    graph = stream.graph
+    return cost(stream, frontier, needed) < frontier.width * (graph.edges_of(needed) + _LAYING_OUT * graph.nodes)
 
 
 def stays_small(stream: Stream, frontier: Frontier, itemsize: int) -> bool:

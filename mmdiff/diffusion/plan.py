@@ -125,7 +125,7 @@ def _time_per_edge_and_column(stream: Stream, width: int) -> float:
     block = max(1, streaming.BLOCK_EDGES * graph.nodes // max(1, graph.edges))
     starts = np.linspace(0, max(0, graph.nodes - block), _CALIBRATION_BLOCKS).astype(np.int64)
     rows = np.unique((starts[:, None] + np.arange(min(block, graph.nodes))).reshape(-1))
-    edges = int((graph.indptr[rows + 1] - graph.indptr[rows]).sum())
+    edges = graph.edges_of(rows)
     out = np.empty((len(rows), columns), np.float32)
     pull = Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), columns))
     times = []
@@ -159,7 +159,7 @@ def _steps(prepared: Prepared, diffusion: Diffusion, work: Work, per_column: flo
             seconds = frontiers.cost(work.stream, state, needed) * per_column
             yield Planned(iteration, "frontier to rows" if last else "frontier to matrix", rows, seconds, target)
         else:
-            edges = frontiers.edges_of(work.stream, needed)
+            edges = work.stream.graph.edges_of(needed)
             seconds = edges * seeds.classes * per_column * (1 if variant.itemsize == 4 else 0.7)
             yield Planned(iteration, "some rows" if last else "matrix", rows, seconds, target + matrix)
         state = None
@@ -192,7 +192,7 @@ def _sums_seconds(diffusion: Diffusion, work: Work) -> float:
     needed = closures(diffusion.stream, diffusion.seeds.nodes.astype(np.uint32), diffusion.iterations - 1)
     found = time.perf_counter() - clock
     per_edge = time_of_step(diffusion.stream)
-    edges = sum(graph.edges if rows is None else int((graph.indptr[rows + 1] - graph.indptr[rows]).sum()) for rows in needed)
+    edges = sum(map(graph.edges_of, needed))
     return found + edges * per_edge
 
 

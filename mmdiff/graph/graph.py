@@ -103,6 +103,15 @@ class Graph:
         """Entries of W; an edge between two nodes counts in either row."""
         return len(self.indices)
 
+    def degrees(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """How many edges each of these rows has."""
+        first = rows.astype(np.int64)
+        return self.indptr[first + 1] - self.indptr[first]
+
+    def edges_of(self, rows: NDArray[Any] | None) -> int:
+        """How many edges these rows have, or all."""
+        return self.edges if rows is None else int(self.degrees(rows).sum())
+
     def __len__(self) -> int:
         return self.nodes
 

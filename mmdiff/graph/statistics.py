@@ -67,7 +67,7 @@ def knn_statistics(artifact: Artifact) -> Json:
 def _sampled_edges(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rows and columns of edges of rows that are spread evenly, without the diagonal."""
     sample = np.arange(0, graph.nodes, max(1, -(-graph.nodes // _SAMPLE_ROWS)))
-    degrees = graph.indptr[sample + 1] - graph.indptr[sample]
+    degrees = graph.degrees(sample)
     rows = np.repeat(sample, degrees)
     starts = np.repeat(graph.indptr[sample] - (np.cumsum(degrees) - degrees), degrees)
     columns = (graph.indices[starts + np.arange(len(rows))] & COLUMN).astype(np.int64)
