@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -68,7 +69,7 @@ class Windows:
             except OSError as error:
                 # Only on trying does it turn out that some file systems want larger blocks.
                 if error.errno != errno.EINVAL:
-                    raise
+                    raise Corrupt(f"{self._name(chunk)}: {error.strerror}. Copy the store to a disk that works.") from error
                 return False
             # What is not whole pages cannot be continued this way.
             if count == 0 or count % PAGE_BYTES:
@@ -91,6 +92,11 @@ class Windows:
             return None
         self._files[thread] = chunk, descriptor
         return descriptor
+
+    def _name(self, chunk: int) -> str:
+        """Of the file of a chunk, whose descriptor is all that we were given."""
+        opened, descriptor = self._files.get(threading.get_ident(), (-1, -1))
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink()) if opened == chunk else f"chunk {chunk}"
 
 
 class _Window:

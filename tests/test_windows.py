@@ -28,12 +28,13 @@ from mmdiff.diffusion.variant import Variant
 from mmdiff.formats import windows as format_windows
 from mmdiff.formats.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.direct import page_aligned, past_the_cache
+from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.publish import ArrayWriter
 from mmdiff.formats.windows import windows_on
 from mmdiff.graph.graph import Graph
 from mmdiff.graph.weights import Weighting
 from tests.graphs import make_graph, some_lists
-from tests.test_diffuse_kernels import blocks_of, frontier_of, some_rows, some_S
+from tests.test_diffuse_kernels import frontier_of, some_rows, some_S
 from tests.test_diffuse_store import make
 from tests.test_pages import resident
 
@@ -109,16 +110,20 @@ def test_a_file_system_that_has_no_windows(when: str, tmp_path: Path, monkeypatc
     assert open_files() == before
 
 
-def test_a_disk_that_fails_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = windows_on(an_array(tmp_path, 20_000, "uint32").mapped())
+def test_a_disk_that_fails_is_not_hidden_and_the_message_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = an_array(tmp_path, 20_000, "uint32")
+    opened = windows_on(writer.mapped())
     assert opened is not None
 
     def broken(*_: object) -> int:
         raise OSError(errno.EIO, "input/output error")
 
     monkeypatch.setattr(os, "preadv", broken)
-    with opened as windows, pytest.raises(OSError, match="input/output"):
-        windows.read(0, 1, page_aligned((PAGE_BYTES,), "uint8"))
+    file = writer.folder / writer.spec.chunk_file(1)
+    with opened as windows, pytest.raises(Corrupt, match=f"^{file}: input/output error. Copy the store"):
+        windows.read(ROWS_PER_CHUNK, ROWS_PER_CHUNK + 1, page_aligned((PAGE_BYTES,), "uint8"))
 
 
 def open_files() -> int:
@@ -196,9 +201,10 @@ def test_past_the_cache_everything_is_the_same_to_the_last_bit(
     """Also where windows are too small for some blocks, which then come from the map."""
     monkeypatch.setattr(streaming, "_WINDOW_EDGES", most)
     monkeypatch.setattr(streaming, "_ENOUGH", 0)
+    monkeypatch.setattr(streaming, "_LARGE_EDGES", 500)
     with Stream(graph) as stream:
         expected = compute(stream)
-    with blocks_of(500), Stream(graph, let_go=True, past_cache=True) as stream:
+    with Stream(graph, let_go=True, past_cache=True) as stream:
         np.testing.assert_array_equal(compute(stream), expected)
 
 

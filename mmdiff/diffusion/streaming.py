@@ -32,7 +32,7 @@ Rows = NDArray[np.int64]
 Advise = Callable[[NDArray[Any], int, int], None]
 
 # Edges of a block: their indices fit a core's cache, and the overhead of Python is lost among them. Of a large graph there are
-# so many blocks that they may be larger.
+# so many blocks that they may be larger, and what is read past the cache always is, since the disk moves more at once then.
 BLOCK_EDGES = 1 << 18
 _MANY = 1 << 12
 _LARGE_EDGES = 15 << 16
@@ -175,15 +175,14 @@ class Stream:
         Past the cache, what lies between the first row of a block and its last one counts as well.
         """
         indptr, edges = self.graph.indptr, self.graph.edges
-        large = min(max(BLOCK_EDGES, edges // _MANY), _LARGE_EDGES)
+        large = _LARGE_EDGES if past_cache else min(max(BLOCK_EDGES, edges // _MANY), _LARGE_EDGES)
         count = self.graph.nodes if rows is None else len(rows)
         if rows is None:
             cuts = np.searchsorted(indptr, np.arange(large, edges, large))
         elif past_cache:
             cuts = np.searchsorted(indptr[rows], np.arange(large, edges, large))
         else:
-            chosen = rows.astype(np.int64)
-            ends = np.cumsum(indptr[chosen + 1] - indptr[chosen])
+            ends = np.cumsum(self.graph.degrees(rows))
             edges = int(ends[-1]) if len(rows) else 0
             cuts = np.searchsorted(ends, np.arange(BLOCK_EDGES, edges, BLOCK_EDGES)) + 1
         fixed = np.arange(0, self.graph.nodes, multiple or max(1, self.graph.nodes))
@@ -192,11 +191,9 @@ class Stream:
 
     def _edges(self, rows: NDArray[Any] | None, first: int, stop: int) -> int:
         """How many edges rows first..stop-1 of those that are given have."""
-        indptr = self.graph.indptr
         if rows is None:
-            return int(indptr[stop] - indptr[first])
-        chosen = rows[first:stop].astype(np.int64)
-        return int((indptr[chosen + 1] - indptr[chosen]).sum())
+            return int(self.graph.indptr[stop] - self.graph.indptr[first])
+        return self.graph.edges_of(rows[first:stop])
 
     def _span(self, rows: NDArray[Any] | None, first: int, stop: int) -> tuple[int, int]:
         """The entries from the first to the last of rows first..stop-1 of those that are given."""
