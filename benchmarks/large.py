@@ -76,11 +76,12 @@ def make_graph(lists: Path, store: Path, memory: int) -> None:
         publication.link({"graph/W": graph, "knn/test": points})
 
 
-def diffuse(store: Path, *options: str, iterations: int = T) -> tuple[Watched, Json]:
-    """A run whose result is not there yet, and what it says of itself."""
+def diffuse(store: Path, *options: str, iterations: int = T, machine_bytes: int | None = None) -> tuple[Watched, Json]:
+    """A run whose result is not there yet, and what it says of itself; on a machine of so much memory."""
     shutil.rmtree(store / "scores", ignore_errors=True)
     subprocess.run([PROGRAM, "gc", "--store", store], check=True, stdout=subprocess.DEVNULL)
-    watched = watch([PROGRAM, "diffuse", "--iterations", str(iterations), "--store", store, "--json", *options])
+    command: list[str | Path] = [PROGRAM, "diffuse", "--iterations", str(iterations), "--store", store, "--json", *options]
+    watched = watch(command, machine_bytes)
     return watched, json.loads(watched.output)
 
 

@@ -6,13 +6,29 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from mmdiff.cgroups import parse_membership
 from mmdiff.formats.manifest import Json
 
+_PACKAGES = (
+    "mmdiff",
+    "numpy",
+    "numba",
+    "zarr",
+    "google-crc32c",
+    "faiss-cpu",
+    "scipy",
+    "mkl",
+    "torch",
+    "scikit-learn",
+    "pynndescent",
+    "graphlearning",
+)
 _POLL_SECONDS = 0.01
 
 
@@ -67,19 +83,51 @@ def best_of(runs: int, measure: Callable[[], Watched], prepare: Callable[[], Non
     return min(watched, key=lambda run: run.seconds)
 
 
-def watch(command: Sequence[str | Path]) -> Watched:
-    """Runs a command to its end."""
-    start = time.perf_counter()
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+def watch(command: Sequence[str | Path], machine_bytes: int | None = None) -> Watched:
+    """Runs a command to its end, as on a machine of so much memory, page cache and all, where the system lets us."""
     most, moved = 0, (0, 0)
-    while process.poll() is None:
-        most, moved = max(most, anonymous_bytes(process.pid)), moved_bytes(process.pid) or moved
-        time.sleep(_POLL_SECONDS)
-    seconds = time.perf_counter() - start
-    output = process.stdout.read() if process.stdout else ""
+    with nullcontext(None) if machine_bytes is None else limited_group(machine_bytes) as group:
+        words = list(map(str, command))
+        if group is not None:
+            words = ["sh", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "sh", *words]
+        start = time.perf_counter()
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            while process.poll() is None:
+                most, moved = max(most, anonymous_bytes(process.pid)), moved_bytes(process.pid) or moved
+                time.sleep(_POLL_SECONDS)
+            seconds = time.perf_counter() - start
+            output = process.stdout.read() if process.stdout else ""
     if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} failed: {output}")
+        raise RuntimeError(f"{' '.join(words)} failed: {output}")
     return Watched(seconds, most, output, *moved)
+
+
+@contextmanager
+def limited_group(size: int) -> Iterator[Path | None]:
+    """A control group whose processes have so many bytes together, what they read from files included; None without the right.
+
+    Both versions are asked: in the second a group has no memory of its own unless the one around it shares it out.
+    """
+    membership = parse_membership(Path("/proc/self/cgroup").read_text())
+    root = Path("/sys/fs/cgroup")
+    folders = {
+        "memory.limit_in_bytes": root / f"memory/{membership.get('memory', '')}",
+        "memory.max": root / membership[""][1:],
+    }
+    for limit, folder in folders.items():
+        group = root / folder / f"bench-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            if (group / limit).exists():
+                (group / limit).write_text(str(size))
+                yield group
+                return
+        finally:
+            group.rmdir()
+    yield None
 
 
 def anonymous_bytes(pid: int) -> int:
@@ -118,7 +166,6 @@ def machine() -> Json:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ""
     )
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    names = ("mmdiff", "numpy", "numba", "zarr", "google-crc32c")
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
@@ -126,5 +173,14 @@ def machine() -> Json:
         "kernel": platform.release(),
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
+        "versions": {"python": platform.python_version(), **_versions()},
     }
+
+
+def _versions() -> dict[str, str]:
+    """Of what we use and what we are compared with, as far as it is installed."""
+    found = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -50,9 +50,9 @@ def pages() -> ModuleType:
 def figures_table() -> str:
     """The figures of the last `make bench`, as a table."""
     found = results()
-    machine, memory = found["machine"], found["machine"]["memory"] / 2**30
-    table = pages().figures_table(figure for section in found["sections"].values() for figure in section)
-    return f"{table}\n{machine['cores']} cores of {machine['cpu']}, {memory:.0f} GiB, {machine['date']}."
+    machine = pages().last_machine(found)
+    table = pages().figures_table(figure for section in found["sections"].values() for figure in section["figures"])
+    return f"{table}\n{machine['cores']} cores of {machine['cpu']}, {machine['memory'] / 2**30:.0f} GiB, {machine['date']}."
 
 
 def readme(text: str) -> str:
