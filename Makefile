@@ -23,7 +23,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 bench-scale: $(READY)
-	$(BIN)/python -m benchmarks F1M F10M F100M growth
+	$(BIN)/python -m benchmarks F1M F10M F100M growth cluster
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import diffuse, knn, scale, spmm, store, symmetrise
+from benchmarks import cluster, diffuse, knn, scale, spmm, store, symmetrise
 from benchmarks.measure import Figure, machine
 from mmdiff.formats.manifest import Json
 
@@ -32,7 +32,13 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
 }
 # These take the same graphs, which are made once.
 _ON_GRAPHS, _GRAPHS = ("spmm", "diffuse"), "graphs"
-SCALE: dict[str, Callable[[Path], Json]] = {"F1M": scale.F1M, "F10M": scale.F10M, "F100M": scale.F100M, "growth": scale.growth}
+SCALE: dict[str, Callable[[Path], Json]] = {
+    "F1M": scale.F1M,
+    "F10M": scale.F10M,
+    "F100M": scale.F100M,
+    "growth": scale.growth,
+    "cluster": cluster.figures,
+}
 
 
 def main() -> None:

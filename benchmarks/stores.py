@@ -17,13 +17,20 @@ def mmdiff(store: Path, *arguments: str | Path) -> None:
     subprocess.run([PROGRAM, *map(str, arguments), "--store", store], check=True, stdout=sys.stderr)
 
 
-def generated(folder: Path, rows: int, classes: int = 500, per_class: int = 2, tests: int = 10_000, k: int = 30) -> Path:
-    """Descriptors as `generate` makes them: a background, labelled seeds and test points, and their graph. Made once."""
+def generated(folder: Path, rows: int, classes: int = 500, tests: int = 10_000) -> Path:
+    """Descriptors as `generate` makes them, and their graph. Made once."""
     store = folder / f"generated-{rows}"
-    if (store / "graph" / "W").exists():
-        return store
+    if not (store / "graph" / "W").exists():
+        imported(folder, rows, classes, tests)
+        mmdiff(store, "build-graph")
+    return store
+
+
+def imported(folder: Path, rows: int, classes: int = 500, tests: int = 10_000) -> Path:
+    """A background, two labelled seeds of each class, and test points."""
+    store = folder / f"generated-{rows}"
     folder.mkdir(exist_ok=True)
-    counts = {"background": rows, "seeds": classes * per_class, "test": tests}
+    counts = {"background": rows, "seeds": 2 * classes, "test": tests}
     for number, (role, count) in enumerate(counts.items()):
         own = None if role == "background" else np.arange(count) % classes
         generate(folder / f"{role}.npy", count, number, own)
@@ -33,7 +40,6 @@ def generated(folder: Path, rows: int, classes: int = 500, per_class: int = 2, t
             labels = ["--labels", folder / f"{role}_labels.npy"]
         mmdiff(store, "import", folder / f"{role}.npy", "--role", role, *labels)
         (folder / f"{role}.npy").unlink()
-    mmdiff(store, "build-graph", "--k", str(k))
     return store
 
 
