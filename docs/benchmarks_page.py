@@ -173,7 +173,8 @@ def _F100M(found: Json) -> str:
             "Nothing of W in the page cache, and nothing to do but to wait for it, the best of three times each, in turn:"
             f" {found['streaming'] / 1e9:.2f} GB/s, {100 * found['streaming'] / found['sequential']:.0f} % of the"
             f" {found['sequential'] / 1e9:.2f} GB/s that the disk gives when it is read front to back, by the quickest of four"
-            f" ways. With one column it is {streamed / 1e9:.2f} GB/s, since an"
+            f" ways. A first pass, for which offsets have to come into the page cache as well, reaches"
+            f" {found['streaming_first'] / 1e9:.2f} GB/s. With one column it is {streamed / 1e9:.2f} GB/s, since an"
             " edge waits for its row in memory almost as long as with many.\n",
             f"What limits it: on both cores, an edge whose row is in the cache takes {1e9 * limits['itself']:.1f} ns, one to"
             f" a row within 1,000 rows {1e9 * limits['near']:.1f} ns, one that leads farther {1e9 * limits['far']:.1f} ns;"

@@ -107,7 +107,7 @@ def test_product_by_way_of_the_disk_is_the_same_to_the_last_bit(
             expected, found = np.zeros_like(values), np.full_like(values, 1)
             sheet = ArrayWriter(Path(folder) / str(number), spec)
             nonzero = product_to_sheet(stream, values, sheet, pull, chosen)
-            read_back(stream, sheet, found)
+            read_back(sheet, found)
             assert nonzero == product(stream, values, expected, pull, chosen)
             np.testing.assert_array_equal(found, expected)
 

@@ -135,7 +135,7 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
     if isinstance(state, Matrix) and sheet is not None and not few:
         written = sheet(iteration)
         nonzero = product_to_sheet(stream, state.values, written, pull, needed)
-        read_back(stream, written, state.values)
+        read_back(written, state.values)
         return Step(iteration, _raised(work, seeds, state), nonzero, rows)
     if last and needed is not None:
         out = buffers.target((len(needed), seeds.classes), variant.kept_as)

@@ -118,7 +118,7 @@ class Kept(Entering):
                 if not writer.missing:
                     self.notes[self.key(batch)] = self.notes[self.key(batch)][: iteration + 1]
                     state = page_aligned((writer.spec.shape[0], writer.spec.shape[1]), writer.spec.dtype)
-                    read_back(self.diffusion.stream, writer, state)
+                    read_back(writer, state)
                     return iteration, state
         self.notes[self.key(batch)] = []
         return None

@@ -15,10 +15,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.product import Pull, multiply
-from mmdiff.diffusion.streaming import Block, Stream
+from mmdiff.diffusion.streaming import READERS, Block, Stream
 from mmdiff.formats.arrays import even_rows_per_chunk, page_unit, row_bytes
 from mmdiff.formats.direct import page_aligned
 from mmdiff.formats.publish import ArrayWriter
+from mmdiff.parallel import in_threads
 
 Sheet = Callable[[int], ArrayWriter]
 """The array on the disk that takes S after an iteration."""
@@ -94,7 +95,11 @@ def product_to_sheet(
     return nonzero
 
 
-def read_back(stream: Stream, sheet: ArrayWriter, out: NDArray[Any]) -> None:
+def read_back(sheet: ArrayWriter, out: NDArray[Any]) -> None:
     """Brings a sheet into memory."""
-    for _ in stream.map(lambda chunk: sheet.read(chunk, out[slice(*sheet.spec.rows(chunk))]), range(sheet.spec.chunks)):
+
+    def read(chunk: int) -> None:
+        sheet.read(chunk, out[slice(*sheet.spec.rows(chunk))])
+
+    for _ in in_threads(read, range(sheet.spec.chunks), READERS):
         pass

@@ -43,10 +43,10 @@ _ANNOUNCED_AHEAD = 64
 _SCATTERED_AHEAD = 8
 _REQUESTED_AHEAD = 12
 
-# Blocks that are read past the cache ahead of their turn, by so many threads, and the edges that there is room for, in whole
-# large pages: a block whose last row goes beyond that comes from the map.
+# Blocks that are read past the cache ahead of their turn, by so many threads, since one alone leaves the disk waiting, and the
+# edges that there is room for, in whole large pages: a block whose last row goes beyond that comes from the map.
 _READ_AHEAD = 8
-_READERS = 4
+READERS = 4
 _WINDOW_EDGES = 1 << 20
 
 # Of the pages between the first row and the last one, the share that is needed from which on all of them are read.
@@ -103,7 +103,11 @@ class Stream:
             if len(self._windows) < len(windows):
                 self._windows = []
         self._pool = self._stack.enter_context(ThreadPoolExecutor(cores()))
-        self._reader = self._stack.enter_context(ThreadPoolExecutor(_READERS if self._windows else 1))
+        self._reader = self._stack.enter_context(ThreadPoolExecutor(READERS if self._windows else 1))
+        if self._windows:
+            # To find where blocks begin is to look all over the offsets; one by one their pages would take longer to come.
+            for values in (self.graph.indptr, self.graph.scale):
+                self._reader.submit(announce, values, 0, len(values))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
