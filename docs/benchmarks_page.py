@@ -111,8 +111,7 @@ def _came_of(job: Json) -> str:
     return (
         f"{job['rows']:,} generated descriptors of 256 dimensions as float16, k = 30, `--memory {job['memory']}`: recall"
         f" {job['recall']:.3f}, then 1,000 seeds of 500 classes and 10,000 test points, T = 4; accuracy"
-        f" {100 * best['top1']:.1f} % (top 1) and {100 * best['top5']:.1f} % (top 5)"
-        f"{', measured' + job['beside'] if 'beside' in job else ''}.\n"
+        f" {100 * best['top1']:.1f} % (top 1) and {100 * best['top5']:.1f} % (top 5).\n"
     )
 
 
@@ -168,8 +167,7 @@ def _F100M(found: Json) -> str:
             f" **{all_columns:.0f} minutes** in bfloat16 ({singles:.0f} in float32); the paper's took {PAPER_MINUTES} minutes"
             " on 24 cores with more than 75 GiB.\n",
             f"What `mmdiff diffuse` really takes for all of them, with its shortcuts, 2 seeds a class and 10,000 test points:"
-            f" **{whole['seconds'] / 60:.1f} minutes** and {whole['anonymous'] / 1e9:.1f} GB of memory, measured"
-            f"{found.get('beside', '')}.\n",
+            f" **{whole['seconds'] / 60:.1f} minutes** and {whole['anonymous'] / 1e9:.1f} GB of memory, measured.\n",
             "Nothing of W in the page cache, and nothing to do but to wait for it, the best of three times each, in turn:"
             f" {found['streaming'] / 1e9:.2f} GB/s, {100 * found['streaming'] / found['sequential']:.0f} % of the"
             f" {found['sequential'] / 1e9:.2f} GB/s that the disk gives when it is read front to back, by the quickest of four"
@@ -223,7 +221,8 @@ def _growth(found: Json) -> str:
             "## Growth\n",
             "Generated lists, 64 columns of bfloat16. The product alone, W from the page cache (at a hundred million from the"
             " disk), best of three; the quickest iteration of `--plain` with all that belongs to it, S in memory twice (at a"
-            " hundred million once); memory where there is room for S once; symmetrising with the start of its process. The"
+            " hundred million once); memory where there is room for S once and W is larger than what the machine has left,"
+            " which a control group makes so; symmetrising with the start of its process. The"
             " pictures show the whole command for 507 classes, T = 5 (float32), where nothing else is said.\n",
             "\n".join(lines) + "\n",
             pictures,
