@@ -305,14 +305,19 @@ def test_classes_that_are_coupled_are_not_left_to_workers(built: Path, workers: 
     assert f"--dask with --eta {eta}: it takes all classes of a node at once" in message
 
 
-def test_workers_share_the_memory(built: Path, workers: Workers) -> None:
-    # One that another test has killed may still be on its way back.
+def refused_for_two(*arguments: object) -> str:
+    """What a user is told when both workers are there: one that another test has killed may still be on its way back."""
     deadline = time.monotonic() + 60
-    while len(workers.pids()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    message = refused("diffuse", "--memory", "100M", "--store", built, "--dask", workers.address)
+    while "for each of 2 workers" not in (message := refused(*arguments)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return message
+
+
+def test_workers_share_the_memory(built: Path, workers: Workers) -> None:
+    message = refused_for_two("diffuse", "--memory", "100M", "--store", built, "--dask", workers.address)
     assert "--memory 100M, 50M for each of 2 workers: 1 column of 3,060 nodes needs" in message
-    message = refused("diffuse", "--memory", "100M", "--cols-per-batch", 9, "--store", built, "--dask", workers.address)
+    options = ["--memory", "100M", "--cols-per-batch", 9]
+    message = refused_for_two("diffuse", *options, "--store", built, "--dask", workers.address)
     assert "--memory 100M, 50M for each of 2 workers: 9 columns of 3,060 nodes need" in message
     message = refused("build-graph", "--k", 5, "--memory", "300M", "--store", built, "--dask", workers.address)
     assert "--memory 300M: at least 4" in message
