@@ -53,4 +53,5 @@ def test_the_command_writes_what_the_function_does(tmp_path: Path) -> None:
     command = ["-m", "benchmarks.generate", str(tmp_path / "file.npy"), "70000", "--dims", "8", "--sizes", "1", "--seed", "3"]
     subprocess.run([sys.executable, *command], cwd=ROOT, check=True)
     expected = made(tmp_path, 70_000, Surface(dims=8, sizes=1), seed=3)
-    np.testing.assert_array_equal(np.load(tmp_path / "file.npy"), expected)
+    # Products of matrices are rounded differently with another number of threads, and tests before this one may limit them.
+    np.testing.assert_allclose(np.load(tmp_path / "file.npy"), expected, rtol=0, atol=1e-5)
