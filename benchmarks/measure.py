@@ -109,13 +109,9 @@ def limited_group(size: int) -> Iterator[Path | None]:
     Both versions are asked: in the second a group has no memory of its own unless the one around it shares it out.
     """
     membership = parse_membership(Path("/proc/self/cgroup").read_text())
-    root = Path("/sys/fs/cgroup")
-    folders = {
-        "memory.limit_in_bytes": root / f"memory/{membership.get('memory', '')}",
-        "memory.max": root / membership[""][1:],
-    }
-    for limit, folder in folders.items():
-        group = root / folder / f"bench-{os.getpid()}"
+    groups = {"memory.limit_in_bytes": f"memory{membership.get('memory', '/')}", "memory.max": membership.get("", "/")[1:]}
+    for limit, folder in groups.items():
+        group = Path("/sys/fs/cgroup") / folder / f"bench-{os.getpid()}"
         try:
             group.mkdir()
         except OSError:
