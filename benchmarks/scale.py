@@ -111,7 +111,7 @@ def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, 
     limit = S * 5 // 4 + (300 << 20)
     options = [*one_batch(WIDTH, f"{limit >> 20}M"), "--dtype", "bfloat16"]
     tight, _ = large.diffuse(store, *options, iterations=2, machine_bytes=limit + W // 2)
-    _, report = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16", iterations=3)
+    _, report = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16")
     steps = [step["seconds"] for step in report["steps"][1:]]
     found.append(
         {

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,10 @@ def _torch(W: Any, L: NDArray[np.float32]) -> dict[str, Callable[[], Any]]:
         return {}
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     indptr, indices = (torch.from_numpy(values.astype(np.int64)) for values in (W.indptr, W.indices))
-    matrix = torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(W.data), W.shape)
+    with warnings.catch_warnings():
+        # It says of itself that it is in beta state, and that invariants are not checked.
+        warnings.simplefilter("ignore", UserWarning)
+        matrix = torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(W.data), W.shape)
     dense = torch.from_numpy(L)
     return {"torch": lambda: (matrix @ dense).numpy()}
 

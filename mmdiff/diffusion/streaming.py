@@ -46,7 +46,7 @@ _REQUESTED_AHEAD = 12
 # Blocks that are read past the cache ahead of their turn, by so many threads, since one alone leaves the disk waiting, and the
 # edges that there is room for, in whole large pages: a block whose last row goes beyond that comes from the map.
 _READ_AHEAD = 8
-READERS = 4
+READERS = 8
 _WINDOW_EDGES = 1 << 20
 
 # Of the pages between the first row and the last one, the share that is needed from which on all of them are read.
