@@ -104,13 +104,13 @@ def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, 
     """Symmetrising, the whole command, iterations without shortcuts, and the product alone, at one size.
 
     Memory is watched where there is room for S once, and where W is larger than what the machine has left, as at a hundred
-    million nodes.
+    million nodes, and over as many iterations: what threads have freed is used again only after some of them.
     """
     store, symmetrised = large.large_store(folder / f"{axis}-{at}", nodes, k)
     S, W = 2 * nodes * WIDTH, 4 * large.edges_of(store)
     limit = S * 5 // 4 + (300 << 20)
     options = [*one_batch(WIDTH, f"{limit >> 20}M"), "--dtype", "bfloat16"]
-    tight, _ = large.diffuse(store, *options, iterations=2, machine_bytes=limit + W // 2)
+    tight, _ = large.diffuse(store, *options, machine_bytes=limit + W // 2)
     _, report = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16")
     steps = [step["seconds"] for step in report["steps"][1:]]
     found.append(

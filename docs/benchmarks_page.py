@@ -50,8 +50,8 @@ def last_machine(results: Json) -> Json:
 
 def _how(section: str, found: Json) -> str:
     """What gives these figures again, and when they were taken."""
-    machine, taken = found["machine"], f", {found['taken'] / 60:.0f} minutes" if "taken" in found else ""
-    return f"`python -m benchmarks {section}`, {machine['date']}, commit {machine['commit']}{taken}.\n"
+    machine, minutes = found["machine"], found["taken"] / 60
+    return f"`python -m benchmarks {section}`, {machine['date']}, commit {machine['commit']}, {minutes:.0f} minutes.\n"
 
 
 def figures_table(figures: Iterable[Json]) -> str:
@@ -220,9 +220,9 @@ def _growth(found: Json) -> str:
         [
             "## Growth\n",
             "Generated lists, 64 columns of bfloat16. The product alone, W from the page cache (at a hundred million from the"
-            " disk), best of three; the quickest iteration of `--plain` with all that belongs to it, S in memory twice (at a"
-            " hundred million once); memory where there is room for S once and W is larger than what the machine has left,"
-            " which a control group makes so; symmetrising with the start of its process. The"
+            " disk), the best of three times or more; the quickest iteration of `--plain` with all that belongs to it, S in"
+            " memory twice (at a hundred million once); memory where there is room for S once and W is larger than what the"
+            " machine has left, which a control group makes so; symmetrising with the start of its process. The"
             " pictures show the whole command for 507 classes, T = 5 (float32), where nothing else is said.\n",
             "\n".join(lines) + "\n",
             pictures,
