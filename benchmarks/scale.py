@@ -104,7 +104,7 @@ def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, 
     """Symmetrising, the whole command, iterations without shortcuts, and the product alone, at one size.
 
     Memory is watched where there is room for S once, and where W is larger than what the machine has left, as at a hundred
-    million nodes, and over as many iterations: what threads have freed is used again only after some of them.
+    million nodes, and over as many iterations, since it grows a little in the first ones.
     """
     store, symmetrised = large.large_store(folder / f"{axis}-{at}", nodes, k)
     S, W = 2 * nodes * WIDTH, 4 * large.edges_of(store)
