@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks import cluster, diffuse, knn, scale, spmm, store, symmetrise
 from benchmarks.measure import Figure, machine
-from mmdiff.formats.manifest import Json
+from mmdiff.formats.store.manifest import Json
 
 RESULTS = Path(__file__).parent / "results.json"
 SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {

@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks import stores
 from benchmarks.knn import PROGRAM
 from benchmarks.measure import watch
-from mmdiff.cluster import units_on
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Store
+from mmdiff.runtime.dask import units_on
 
 ROWS = 1_000_000
 _COMMANDS = {

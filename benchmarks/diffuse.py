@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import large, stores
 from benchmarks.knn import PROGRAM
 from benchmarks.measure import Figure, Watched, best_of, evict, watch
-from mmdiff.formats.manifest import Json
+from mmdiff.formats.store.manifest import Json
 
 T = 3
 RUNS = 3
@@ -30,7 +30,7 @@ _SCIPY = """
 import json, sys, time
 import numpy as np
 from pathlib import Path
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import Graph
 store = Store.open(Path(sys.argv[1]))
 W = Graph.open(sys.argv[1]).to_scipy()
@@ -52,7 +52,7 @@ _SKLEARN = """
 import json, sys, time, warnings
 import numpy as np
 from pathlib import Path
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import Graph
 from sklearn.semi_supervised import LabelPropagation
 warnings.simplefilter("ignore")
@@ -77,7 +77,7 @@ import json, sys, time
 import numpy as np
 from pathlib import Path
 import graphlearning
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import Graph
 store = Store.open(Path(sys.argv[1]))
 seeds = store.open_artifact("descriptors/seeds").array("labels")
@@ -95,7 +95,7 @@ import json, sys, time
 import numpy as np
 from pathlib import Path
 import mmdiff, scipy.sparse
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.store import Store
 store = Store.open(Path(sys.argv[1]))
 graph = mmdiff.Graph.open(sys.argv[1])
 seeds = store.open_artifact("descriptors/seeds").array("labels")
@@ -236,7 +236,7 @@ def _bfloat16(folder: Path) -> list[Figure]:
 
 
 def _five_best(store: Path, name: str) -> Sequence[Any]:
-    from mmdiff.formats.store import Store
+    from mmdiff.formats.store.store import Store
 
     scores = Store.open(store).open_artifact(f"scores/{name}").array("scores")[-1]
     return list(np.argsort(-scores, axis=1, kind="stable")[:, :5])

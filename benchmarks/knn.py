@@ -28,7 +28,7 @@ _IVFFLAT = """
 import json, sys, time
 from pathlib import Path
 import faiss, numpy as np
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.store import Store
 vectors = np.asarray(Store.open(Path(sys.argv[1])).open_artifact("descriptors/background").array("vectors"), np.float32)
 lists = int(4 * np.sqrt(len(vectors)))
 index = faiss.index_factory(vectors.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
@@ -50,7 +50,7 @@ _PYNNDESCENT = """
 import json, resource, signal, sys, time
 from pathlib import Path
 import numpy as np, pynndescent
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.store import Store
 store = Store.open(Path(sys.argv[1]))
 vectors = np.asarray(store.open_artifact("descriptors/background").array("vectors"), np.float32)
 pynndescent.NNDescent(vectors[:2000], metric="dot", n_neighbors=30, n_jobs=2)

@@ -16,12 +16,12 @@ import numpy as np
 from benchmarks.knn import PROGRAM
 from benchmarks.lists import GeneratedLists
 from benchmarks.measure import Watched, watch
-from mmdiff.formats.manifest import Json, Recipe
-from mmdiff.formats.publish import Publication
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import Publication
+from mmdiff.formats.store.store import Store
 from mmdiff.graph.lists import ArrayLists
 from mmdiff.graph.symmetrise import symmetrise
-from mmdiff.progress import silent
+from mmdiff.runtime.progress import silent
 
 CLASSES, SEEDS, TESTS, T = 507, 1014, 10_000, 5
 _DIMS = 8

@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.product import Pull, multiply
+from mmdiff.diffusion.engine.product import Pull, multiply
+from mmdiff.diffusion.engine.states import Matrix
+from mmdiff.diffusion.io.graph_stream import Block, Stream
+from mmdiff.diffusion.io.remote_batches import stream_of
+from mmdiff.diffusion.io.spill import rows_per_chunk
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.diffusion.sheets import rows_per_chunk
-from mmdiff.diffusion.spreading import stream_of
-from mmdiff.diffusion.states import Matrix
-from mmdiff.diffusion.streaming import Block, Stream
-from mmdiff.formats.arrays import ArraySpec
-from mmdiff.formats.direct import page_aligned
-from mmdiff.formats.publish import ArrayWriter
+from mmdiff.formats.storage.arrays import ArraySpec
+from mmdiff.formats.storage.direct import page_aligned
+from mmdiff.formats.store.publish import ArrayWriter
 from mmdiff.graph.graph import COLUMN, Graph
-from mmdiff.memory import available_bytes
-from mmdiff.parallel import cores, in_threads
+from mmdiff.runtime.memory import available_bytes
+from mmdiff.runtime.threads import cores, in_threads
 
 _NEAR = 1000
 _PIECES, _ROWS = 256, 4096

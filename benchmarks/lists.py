@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.graph.lists import Block
-from mmdiff.jit import kernel
-from mmdiff.parallel import in_threads
+from mmdiff.kernels.jit import kernel
+from mmdiff.runtime.threads import in_threads
 
 _BLOCK_ROWS = 1 << 16
 # Mutual neighbours are found in groups of as many rows as these bits count, in turn: four of seven in the cell.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mmdiff.cgroups import parse_membership
-from mmdiff.formats.manifest import Json
+from mmdiff.formats.store.manifest import Json
+from mmdiff.runtime.memory import parse_membership
 
 _PACKAGES = (
     "mmdiff",

@@ -19,10 +19,10 @@ from benchmarks import large
 from benchmarks.large import CLASSES, T
 from benchmarks.measure import evict
 from benchmarks.whole import whole_job
-from mmdiff.diffusion.streaming import Block, Stream
-from mmdiff.formats import seam
-from mmdiff.formats.direct import page_aligned
-from mmdiff.formats.manifest import Json
+from mmdiff.diffusion.io.graph_stream import Block, Stream
+from mmdiff.formats.storage import seam
+from mmdiff.formats.storage.direct import page_aligned
+from mmdiff.formats.store.manifest import Json
 from mmdiff.graph.graph import Graph
 
 # A batch, and what it may take of memory: 20 GB hold 64 columns of bfloat16 of a hundred million nodes once.

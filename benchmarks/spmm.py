@@ -80,7 +80,7 @@ def measure(store: Path) -> dict[str, Any]:
     """Seconds of each library in both orders; they all give the same result, or there are no figures."""
     import scipy.sparse
 
-    from mmdiff.formats.direct import page_aligned
+    from mmdiff.formats.storage.direct import page_aligned
     from mmdiff.graph.graph import Graph
 
     graph = Graph.open(store)
@@ -104,11 +104,11 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
-    from mmdiff.diffusion.bfloat16 import encode
-    from mmdiff.diffusion.product import Pull, product
+    from mmdiff.diffusion.engine.product import Pull, product
+    from mmdiff.diffusion.io.graph_stream import Stream
     from mmdiff.diffusion.seeds import Seeds
-    from mmdiff.diffusion.streaming import Stream
-    from mmdiff.formats.direct import page_aligned
+    from mmdiff.formats.storage.direct import page_aligned
+    from mmdiff.kernels.bfloat16 import encode
 
     out, pull = (
         page_aligned((graph.nodes, COLUMNS), "float32"),
@@ -169,7 +169,7 @@ def _torch(W: Any, L: NDArray[np.float32]) -> dict[str, Callable[[], Any]]:
 
 def _copy_speed() -> float:
     """GB/s that are read when memory is copied by all cores; as many are written."""
-    from mmdiff.parallel import cores, in_threads
+    from mmdiff.runtime.threads import cores, in_threads
 
     source = np.ones(1 << 28, np.float32)
     target = np.empty_like(source)

@@ -22,7 +22,7 @@ _BLOCK_ROWS = 1 << 16
 _SUM_MAPPED = """
 import sys
 from pathlib import Path
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.store import Store
 array = Store.open(Path(sys.argv[1])).open_artifact("descriptors/background").array("vectors")
 print(sum(float(array[i : i + 65536].sum(dtype="float64")) for i in range(0, len(array), 65536)))
 """

@@ -21,11 +21,11 @@ _OURS = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from mmdiff.formats.manifest import Recipe
-from mmdiff.formats.publish import Publication
+from mmdiff.formats.store.manifest import Recipe
+from mmdiff.formats.store.publish import Publication
 from mmdiff.graph.lists import ArrayLists
 from mmdiff.graph.symmetrise import symmetrise
-from mmdiff.progress import silent
+from mmdiff.runtime.progress import silent
 def run(lists, store):
     with Publication(store, ["graph/W"], "benchmark") as publication:
         draft = publication.draft("graph/W", Recipe("graph", 1, {}, {}))

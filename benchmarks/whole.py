@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.generate import generate
 from benchmarks.knn import PROGRAM
 from benchmarks.measure import Watched, evict, watch
-from mmdiff.formats.manifest import Json
+from mmdiff.formats.store.manifest import Json
 
 CLASSES, SEEDS, TESTS, T = 500, 1000, 10_000, 4
 

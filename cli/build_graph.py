@@ -56,8 +56,8 @@ def command(
     Interrupted, the same command continues; repeated, it makes only what has changed. With `--dask` the neighbours of the
     background are found by workers, which share `--memory`; all else stays with this process.
     """
-    from mmdiff.build_graph import Request, build_graph
-    from mmdiff.cluster import units_on
+    from mmdiff.building.stage import Request, build_graph
+    from mmdiff.runtime.dask import units_on
 
     request = Request(
         k=k,

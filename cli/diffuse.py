@@ -13,7 +13,7 @@ from mmdiff.cli import show
 from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePath, for_workers, parse_bytes, this_command
 
 if TYPE_CHECKING:
-    from mmdiff.diffusion.needs import Needs
+    from mmdiff.diffusion.planning.memory_model import Needs
     from mmdiff.diffusion.stage import Request
 
 
@@ -118,8 +118,8 @@ def command(
     With `--dask` each batch of classes is computed by one of the workers, which share `--memory`; not with `--eta row` or
     `sinkhorn`, for which batches need each other.
     """
-    from mmdiff.cluster import units_on
     from mmdiff.diffusion.stage import diffuse
+    from mmdiff.runtime.dask import units_on
 
     request = request_of(
         iterations=iterations,

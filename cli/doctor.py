@@ -13,7 +13,7 @@ from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mmdiff.doctor.check import Check
+    from mmdiff.doctor.checks import Check
 
 UNFIT = 1
 
@@ -28,8 +28,8 @@ def command(store: StorePath = DEFAULT_STORE, json: AsJson = False) -> None:
 
     Measures the disk on a temporary file of 256 MiB beside the store. Exit code 1 if there is a problem.
     """
-    from mmdiff.doctor.check import Verdict
-    from mmdiff.doctor.checkup import as_document, examine, worst
+    from mmdiff.doctor.checks import Verdict
+    from mmdiff.doctor.stage import as_document, examine, worst
 
     checks = examine(store, show.progress)
     if json:

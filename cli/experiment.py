@@ -33,8 +33,8 @@ def run(
     what another report of the store has computed is not computed again. `docs/experiments.md` says how to write a config.
     With `--dask` cells are computed by workers, each of which reads the data of the config.
     """
-    from mmdiff.cluster import units_on
     from mmdiff.experiment.stage import run_experiment
+    from mmdiff.runtime.dask import units_on
 
     with units_on(dask, for_workers(config, dask)) as units:
         summary = run_experiment(store, config, this_command(), show.progress, units).summary()

@@ -28,9 +28,9 @@ def command(
     """
     import time
 
-    from mmdiff.formats import fetching
     from mmdiff.formats.errors import Missing
-    from mmdiff.formats.remote import Remote
+    from mmdiff.formats.remote import fetching
+    from mmdiff.formats.remote.remote import Remote
 
     start = time.perf_counter()
     remote = Remote.open(url)

@@ -16,8 +16,8 @@ def command(
     json: AsJson = False,
 ) -> None:
     """Remove what no name leads to: drafts of interrupted runs and artifacts that were replaced. Nothing else."""
-    from mmdiff.formats.gc import collect, find_garbage
-    from mmdiff.formats.store import Store
+    from mmdiff.formats.store.gc import collect, find_garbage
+    from mmdiff.formats.store.store import Store
 
     opened = Store.open(store)
     garbage = find_garbage(opened) if dry_run else collect(opened)

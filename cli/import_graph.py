@@ -60,7 +60,7 @@ def command(
     Lists of neighbours, and matrices that are not symmetric, are symmetrised as A + A^T; a symmetric matrix is taken as it is.
     Interrupted, the same command continues; repeated, it does nothing.
     """
-    from mmdiff.graph.importing import Request, import_graph
+    from mmdiff.graph.import_graph import Request, import_graph
 
     request = Request(
         file=file,

@@ -27,8 +27,8 @@ def command(
     json: AsJson = False,
 ) -> None:
     """Show the store as a tree, or one artifact in detail: what it is, what it was made from, whether that is still current."""
-    from mmdiff import inspect
     from mmdiff.formats.errors import BadOption
+    from mmdiff.inspection import stage as inspect
 
     opened = open_store(store)
     if rows is not None and artifact is None:

@@ -46,7 +46,7 @@ def command(
     It learns from descriptors as they were before the PCA, where they were kept. `mmdiff export models/logreg FILE.safetensors`
     takes the model elsewhere. Repeated, it makes only what has changed.
     """
-    from mmdiff.classify.stage import Request, logreg
+    from mmdiff.logreg.stage import Request, logreg
 
     request = Request(
         lr=lr,

@@ -38,7 +38,7 @@ def diffuse(
 
     Some blocks of the graph are timed, which takes seconds. A run that cannot fit is refused, with the options that would fit.
     """
-    from mmdiff.diffusion.plan import plan_diffuse
+    from mmdiff.diffusion.planning.estimate import plan_diffuse
 
     request = options.request_of(
         iterations=iterations,
@@ -87,8 +87,8 @@ def build_graph(
     json: AsJson = False,
 ) -> None:
     """What `mmdiff build-graph` with the same options will need, all stages together. A search of seconds is timed."""
-    from mmdiff.build_graph import Request
-    from mmdiff.knn.plan import plan_build_graph
+    from mmdiff.building.estimate import plan_build_graph
+    from mmdiff.building.stage import Request
 
     request = Request(k=k, index=index, transductive=transductive, memory=parse_bytes("--memory", memory))
     plan = plan_build_graph(store, request).summary()

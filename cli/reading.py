@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from mmdiff.cli import show
 
 if TYPE_CHECKING:
-    from mmdiff.formats.store import Store
+    from mmdiff.formats.store.store import Store
 
 
 def open_store(place: str) -> Store:
     """The store in a folder or at a URL. What is read of the latter stays in the cache, for this command and later ones."""
-    from mmdiff.formats.cached import CachedStore
-    from mmdiff.formats.remote import Remote, is_url
-    from mmdiff.formats.store import Store
+    from mmdiff.formats.remote.fetching import CachedStore
+    from mmdiff.formats.remote.remote import Remote, is_url
+    from mmdiff.formats.store.store import Store
 
     if not is_url(place):
         return Store.open(Path(place))

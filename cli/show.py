@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from mmdiff.progress import Advance
+    from mmdiff.runtime.progress import Advance
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 

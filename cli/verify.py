@@ -26,7 +26,7 @@ def command(
     """
     import time
 
-    from mmdiff.formats.verify import bytes_to_read, verify, verify_frame
+    from mmdiff.formats.store.verify import bytes_to_read, verify, verify_frame
 
     opened = open_store(store)
     names = [artifact] if artifact else opened.names()

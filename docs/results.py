@@ -35,7 +35,7 @@ def command(name: str) -> str:
 
 def measure(name: str, store: Path) -> None:
     """Runs one config, and keeps the part of its report that the page is made from."""
-    from mmdiff.formats.store import Store
+    from mmdiff.formats.store.store import Store
 
     program = Path(sys.executable).parent / "mmdiff"
     config = CONFIGS / f"{name}.toml"
@@ -86,10 +86,10 @@ def check(store: Path) -> None:
     import numpy as np
 
     from mmdiff.experiment.config import read_config
-    from mmdiff.formats.store import Store
+    from mmdiff.formats.store.store import Store
 
     sys.path.insert(0, str(ROOT))
-    from tests.naive_protocol import NaiveProtocol
+    from tests.support.naive_protocol import NaiveProtocol
 
     config = read_config(CONFIGS / "novel.toml")
     artifact = Store.open(store).open_artifact("reports/novel")

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mmdiff.formats.store import Store
-from tests.stores import MEMORY, Inputs, make_inputs, make_store
+from mmdiff.formats.store.store import Store
+from tests.support.stores import MEMORY, Inputs, make_inputs, make_store
 
 settings.register_profile(
     "mmdiff", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -15,8 +15,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.sources.base import Rows
-from mmdiff.formats.sources.matrix import Matrix
+from mmdiff.formats.sources.base import Matrix, Rows
 from mmdiff.formats.sources.rawfile import RawFile, pread_into
 
 # numpy's own limit: the header is parsed as Python syntax, which is neither safe nor quick on megabytes.

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from mmdiff.formats.errors import BadRow, UnreadableSource, WidthMismatch
-from mmdiff.formats.sources.base import Rows
-from mmdiff.formats.sources.choice import choose
-from mmdiff.formats.sources.extras import import_extra
-from mmdiff.formats.sources.matrix import READABLE_NAMES, Matrix, is_readable
+from mmdiff.formats.extras import import_extra
+from mmdiff.formats.sources.base import READABLE_NAMES, Matrix, Rows, is_readable
 from mmdiff.formats.sources.rawfile import RawFile
+from mmdiff.formats.sources.spec import choose
 
 BATCH_ROWS = 8192
 

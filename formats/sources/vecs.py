@@ -1,4 +1,7 @@
-"""`.fvecs`, `.bvecs` and `.ivecs`, as the SIFT and Deep collections come: each row repeats its own width before its values."""
+"""`.fvecs`, `.bvecs` and `.ivecs`, as the SIFT and Deep collections come: each row repeats its own width before its values.
+
+`.fbin`, `.u8bin`, `.i8bin`, `.f16bin` of the billion-scale benchmarks: two uint32 (rows, width), then the values.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource, WidthMismatch
-from mmdiff.formats.sources.base import Rows
-from mmdiff.formats.sources.matrix import Matrix
+from mmdiff.formats.sources.base import Matrix, Rows
 from mmdiff.formats.sources.rawfile import RawFile
 
-VALUE_TYPES: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1")}
+VECS_DTYPES: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1")}
 
 HEADER = np.dtype("<i4")
 
@@ -66,9 +68,42 @@ class VecsSource(Matrix):
     """Embeddings in such a file."""
 
     def __init__(self, path: Path) -> None:
-        stored = VALUE_TYPES[path.suffix.lower()]
+        stored = VECS_DTYPES[path.suffix.lower()]
         self._rows = VecsFile(path, stored)
         super().__init__(str(path), (self._rows.rows, self._rows.width), stored, (path,))
 
     def _read(self, start: int, stop: int) -> Rows:
         return self._rows.read(start, stop).astype(self.dtype, copy=False)
+
+
+BIN_DTYPES: dict[str, np.dtype[Any]] = {
+    ".fbin": np.dtype("<f4"),
+    ".u8bin": np.dtype("u1"),
+    ".i8bin": np.dtype("i1"),
+    ".f16bin": np.dtype("<f2"),
+}
+
+HEADER_SIZE = 8
+
+
+class BinSource(Matrix):
+    """A matrix behind a header of eight bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = RawFile(path)
+        self._stored = BIN_DTYPES[path.suffix.lower()]
+        head = self._file.head(HEADER_SIZE)
+        if len(head) < HEADER_SIZE:
+            raise UnreadableSource(
+                f"{path}: {len(head)} bytes, expected at least {HEADER_SIZE} for the numbers of rows and values. "
+                "It is truncated: copy or write it again."
+            )
+        rows, width = map(int, np.frombuffer(head, "<u4"))
+        promise = f"the header promises {rows} x {width} {self._stored}"
+        self._file.expect_data(HEADER_SIZE, rows * width * self._stored.itemsize, promise)
+        super().__init__(str(path), (rows, width), self._stored, (path,))
+
+    def _read(self, start: int, stop: int) -> Rows:
+        values = np.empty((stop - start, self.width), self._stored)
+        self._file.read_into(values, HEADER_SIZE + start * self.width * self._stored.itemsize)
+        return values.astype(self.dtype, copy=False)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.classes import UNLABELLED
-from mmdiff.diffusion.engine import Diffusion, Report
+from mmdiff.diffusion.engine.run import Diffusion, Report
+from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch
 from mmdiff.graph.graph import Graph
 from mmdiff.graph.lists import NONE
+from mmdiff.labels.classes import UNLABELLED
 
 COLS_PER_BATCH = 96
 _BLOCK_ROWS = 1 << 12

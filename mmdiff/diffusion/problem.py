@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.classes import UNLABELLED, Classes, encode
-from mmdiff.currency import outdated
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Missing, Stale
-from mmdiff.formats.fingerprint import fingerprint, witness
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.sources.column import read_column
+from mmdiff.formats.sources.columns.reading import read_column
 from mmdiff.formats.sources.text import read_lines
-from mmdiff.formats.store import Artifact, Store
+from mmdiff.formats.store.fingerprint import fingerprint, witness
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.graph.graph import Graph
-from mmdiff.making import input_of
+from mmdiff.labels.classes import UNLABELLED, Classes, encode
+from mmdiff.runtime.find_or_make import input_of
+from mmdiff.runtime.staleness import outdated
 
 SEEDS, TEST, TEST_LISTS = "descriptors/seeds", "descriptors/test", "knn/test"
 _SHOWN = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.classes import UNLABELLED
+from mmdiff.labels.classes import UNLABELLED
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,23 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.batch import Buffers
-from mmdiff.diffusion.engine import Diffusion
-from mmdiff.diffusion.keeping import Kept, OnDisk
-from mmdiff.diffusion.needs import Asked, Needs, needs
-from mmdiff.diffusion.predictions import check_predictions, write_predictions
+from mmdiff.diffusion.engine.independent import Buffers
+from mmdiff.diffusion.engine.run import Diffusion
+from mmdiff.diffusion.engine.top_classes import Tops
+from mmdiff.diffusion.io.checkpoint import Kept, OnDisk
+from mmdiff.diffusion.io.remote_batches import Batches, Computed, enter_all, stream_of
+from mmdiff.diffusion.planning.memory_model import Asked, Needs, needs
 from mmdiff.diffusion.problem import Problem, read_problem
-from mmdiff.diffusion.spreading import Batches, Computed, enter_all, stream_of
-from mmdiff.diffusion.tops import Tops
 from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
+from mmdiff.export.predictions import check_predictions, write_predictions
 from mmdiff.formats.errors import BadOption, Missing
-from mmdiff.formats.manifest import Json, Recipe
-from mmdiff.formats.publish import Draft, Publication
-from mmdiff.formats.sources.values import read_values
-from mmdiff.formats.store import Artifact, Store
-from mmdiff.progress import Progress, silent
-from mmdiff.runs import Run
-from mmdiff.units import Here, Units
+from mmdiff.formats.sources.text import read_values
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import Draft, Publication
+from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.runtime.executor import Here, Units
+from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.progress import Progress, silent
 
 KIND, SCHEMA = "scores", 1
 COLS_PER_BATCH = 96

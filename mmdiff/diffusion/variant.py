@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadOption
-from mmdiff.formats.manifest import Json
+from mmdiff.formats.store.manifest import Json
 
 Eta = Literal["column", "row", "none", "prior", "sinkhorn"]
 Normalization = Literal["row", "symmetric"]

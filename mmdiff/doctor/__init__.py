@@ -1,0 +1,1 @@
+"""`mmdiff doctor`: checks of the software, the machine and the disk."""

@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 import numpy as np
 
-from mmdiff.doctor.check import Check, Verdict
+from mmdiff.doctor.checks import Check, Verdict
 from mmdiff.formats.errors import Corrupt, Missing
-from mmdiff.formats.seam import free_bytes
-from mmdiff.formats.store import Store
-from mmdiff.progress import Advance, Progress
+from mmdiff.formats.storage.seam import free_bytes
+from mmdiff.formats.store.store import Store
+from mmdiff.runtime.progress import Advance, Progress
 
 MEASURED_BYTES = 256 << 20
 _PIECE_BYTES = 16 << 20

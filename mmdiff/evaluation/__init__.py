@@ -1,0 +1,1 @@
+"""`mmdiff evaluate`: accuracy of scores, with intervals, and what goes wrong."""

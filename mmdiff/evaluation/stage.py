@@ -1,4 +1,8 @@
-"""`mmdiff evaluate`: how often the test points' classes are among the best k, for all scores of a store or for some.
+"""Which classes are novel: `--novel` names a file with one class a line, or lists them with commas between them.
+
+A class goes by its number or its name, in the table of the seeds or in that of the test points.
+
+`mmdiff evaluate`: how often the test points' classes are among the best k, for all scores of a store or for some.
 
 Scores that no longer follow from what is in the store are refused, points without labels are left out, and points of a class
 that no seed has count as misses: nothing is left out that a method could not have got right.
@@ -8,21 +12,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.classes import UNLABELLED, Classes
-from mmdiff.evaluation.accuracy import accuracies, by_class, novel_ranks
-from mmdiff.evaluation.confusion import margins, worst_classes
-from mmdiff.evaluation.novel import find_classes, read_classes
-from mmdiff.evaluation.ranks import predictions, ranks_by_label
-from mmdiff.formats.errors import BadLabels, BadOption, Missing, Stale
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.store import Store
-from mmdiff.progress import Progress, silent
-from mmdiff.scores import TEST, Scores, Truth, open_scores, open_truth
+from mmdiff.evaluation.metrics import accuracies, by_class, margins, novel_ranks, predictions, ranks_by_label, worst_classes
+from mmdiff.evaluation.scores import TEST, Scores, Truth, open_scores, open_truth
+from mmdiff.formats.errors import BadLabels, BadOption, Missing, Stale, UnreadableSource
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Store
+from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.runtime.progress import Progress, silent
+
+
+def read_classes(text: str) -> list[tuple[str, str]]:
+    """What the user wrote for each class, and where it stands."""
+    path = Path(text)
+    if path.is_file():
+        try:
+            lines = path.read_text().splitlines()
+        except UnicodeDecodeError:
+            raise UnreadableSource(f"--novel {text}: not a text file. Write one class number or name a line.") from None
+        found = [(line.strip(), f"{text}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    elif path.suffix == ".txt" or path.is_dir() or "/" in text:
+        raise BadOption(f"--novel {text}: no such file. Name a file with one class a line, or list classes: 3,17,21.")
+    else:
+        found = [(part.strip(), f"--novel {text}") for part in text.split(",") if part.strip()]
+    if not found:
+        raise BadOption(f"--novel {text}: no classes in it. Write one class number or name a line.")
+    return found
+
+
+def find_classes(wanted: Sequence[tuple[str, str]], tables: Sequence[Classes]) -> list[NDArray[np.bool_]]:
+    """For each table which of its classes are meant; every class must be in one of them."""
+    found = [np.zeros(len(table), bool) for table in tables]
+    for word, where in wanted:
+        places = [table.find(word) for table in tables]
+        if all(place is None for place in places):
+            raise BadLabels(
+                f"{where}: class {word!r} is neither among those of the seeds nor among those of the test points. "
+                "Use class numbers or names as they were imported, or a file with one a line."
+            )
+        for marks, place in zip(found, places, strict=True):
+            if place is not None:
+                marks[place] = True
+    return found
+
 
 WORST = 5
 SEED = 0

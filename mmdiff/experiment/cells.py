@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.evaluation.ranks import ranks_of
+from mmdiff.evaluation.metrics import ranks_of
 from mmdiff.experiment.config import Background, Config, Group
 from mmdiff.experiment.methods import Kind
-from mmdiff.formats.manifest import Json, encode
+from mmdiff.formats.store.manifest import Json, encode
 
 # A change of what is computed from the same options is a new version: results of the old one are not taken for it.
 _VERSION = 1

@@ -1,33 +1,42 @@
-"""Computes the cells of one group. What several cells need is made once: lists of neighbours, graphs, models, scores."""
+"""Computes the cells of one group. What several cells need is made once: lists of neighbours, graphs, models, scores.
+
+Cells of a grid as units of work, for this process or for others, each of which reads the data once.
+
+What several cells need is made once by each process: lists of neighbours, graphs, models.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from mmdiff.classes import UNLABELLED
-from mmdiff.classify.logreg import Model, Options, train
-from mmdiff.classify.sampling import Samples
 from mmdiff.diffusion.api import COLS_PER_BATCH
-from mmdiff.diffusion.engine import Diffusion
+from mmdiff.diffusion.engine.run import Diffusion
+from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.variant import class_prior
-from mmdiff.experiment.cells import COLUMNS, FIGURES, Cell, Planes, Result, hits
-from mmdiff.experiment.config import Background
-from mmdiff.experiment.ground import Ground, Nodes
+from mmdiff.experiment.cells import COLUMNS, DATA, FIGURES, Cell, Planes, Result, hits
+from mmdiff.experiment.config import Background, Config, Group
 from mmdiff.experiment.methods import variant_of, weighting_of
-from mmdiff.experiment.protocol import Ids, Protocol
-from mmdiff.formats.manifest import Json, encode
+from mmdiff.experiment.protocol import Data, Ids, Protocol
+from mmdiff.experiment.shared_lists import Ground, Nodes
+from mmdiff.formats.errors import MissingExtra, Stale
+from mmdiff.formats.store.manifest import Json, encode
 from mmdiff.fusion.late import WEIGHTS, fuse, log_of_scores
 from mmdiff.graph.graph import Graph
 from mmdiff.graph.in_memory import graph_of
+from mmdiff.labels.classes import UNLABELLED
+from mmdiff.logreg.training import Model, Options, Samples, load_torch, train
+from mmdiff.runtime.progress import Advance
 
 Scores = NDArray[np.float32]
 Made = TypeVar("Made")
@@ -157,3 +166,63 @@ class Computing:
             logs = model.log_probabilities(self.protocol.data.train[nodes.rows])
             return np.asarray(np.exp(logs.astype(np.float64)).mean(axis=0))
         return None
+
+
+Keyed = tuple[str, Cell]
+"""A cell, and the digest that it is known by."""
+
+
+@dataclass
+class Groups:
+    """Computes cells, in whatever order; those of one group are best asked for one after the other."""
+
+    config: Config
+    protocols: dict[Group, Protocol]
+    _computing: dict[Group, Computing] = field(default_factory=dict)
+
+    def result(self, unit: Keyed) -> Result:
+        return self._of(unit[1].group).result(unit[1])
+
+    def _of(self, group: Group) -> Computing:
+        """What computes the cells of a group; that of the group before is let go with all that it made."""
+        if group not in self._computing:
+            self._computing.clear()
+            self._computing[group] = Computing(self.protocols[group], self.config.dims, self.config.most_neighbors)
+        return self._computing[group]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """An experiment that can be sent. `threads` are those that products of matrices have where it comes from: how they are
+    rounded depends on it.
+    """
+
+    config: Config
+    prints: Json
+    threads: int
+
+    @classmethod
+    def of(cls, config: Config, prints: Json) -> Cells:
+        files = {role: str(Path(file).absolute()) for role, file in config.files.items()}
+        threads = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+        return cls(replace(config, files=files), prints, max(threads, default=1))
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[Keyed, Advance], Result]]:
+        data = Data.read(self.config)
+        for role in DATA:
+            if data.prints[role] != self.prints[role]:
+                raise Stale(
+                    f"{self.config.files[role]}: a worker finds another file there. All need the same at the same path."
+                )
+        groups = Groups(self.config, {group: Protocol.of(data, self.config, group) for group in self.config.groups})
+        # The threads of a library can only be chosen once it is loaded.
+        if any(method.kind == "logreg" for method in self.config.methods):
+            with suppress(MissingExtra):
+                load_torch()
+
+        def compute(unit: Keyed, _: Advance) -> Result:
+            with threadpool_limits(self.threads):
+                return groups.result(unit)
+
+        yield compute

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mmdiff.experiment.checking import Table, nearest, text, whole
-from mmdiff.experiment.methods import Method, read_methods
+from mmdiff.experiment.methods import Method, Table, nearest, read_methods, text, whole
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.manifest import Json
 from mmdiff.formats.sources.spec import split_spec
-from mmdiff.formats.store import is_name
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import is_name
 
 Group = Literal["validation", "test"]
 GROUPS: tuple[Group, ...] = ("validation", "test")

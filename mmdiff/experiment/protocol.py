@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from mmdiff.experiment.config import Background, Config, Group, Split
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, WidthMismatch
-from mmdiff.formats.fingerprint import fingerprint, witness
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.sources import open_source
 from mmdiff.formats.sources.base import Source
-from mmdiff.formats.sources.column import read_column
+from mmdiff.formats.sources.columns.reading import read_column
+from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.spec import split_spec
-from mmdiff.formats.strings import Strings
+from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.store.fingerprint import fingerprint, witness
+from mmdiff.formats.store.manifest import Json
 from mmdiff.importing.rows import as_float32, examine, refuse_bad
 
 Ids = NDArray[np.int64]

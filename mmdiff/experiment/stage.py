@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from mmdiff.experiment.cells import DATA, Cell, Result
+from mmdiff.experiment.computing import Cells, Groups
 from mmdiff.experiment.config import Config, Group, read_config
-from mmdiff.experiment.grid import Grid
 from mmdiff.experiment.protocol import Data, Protocol
-from mmdiff.experiment.spreading import Cells, Groups
+from mmdiff.experiment.results import Grid
 from mmdiff.formats.errors import StoreError
-from mmdiff.formats.manifest import Json, Recipe
-from mmdiff.formats.publish import Draft, Publication
-from mmdiff.formats.store import Artifact, Store
-from mmdiff.progress import Advance, Progress, silent
-from mmdiff.runs import Run
-from mmdiff.units import Here, Units
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import Draft, Publication
+from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.runtime.executor import Here, Units
+from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.progress import Advance, Progress, silent
 
 KIND, SCHEMA = "report", 1
 

@@ -1,17 +1,28 @@
-"""What users call the nodes of a graph and the test points: the ids that they imported, and the role of each."""
+"""What users call the nodes of a graph and the test points: the ids that they imported, and the role of each.
+
+The images behind ids: a folder with a file for each id, or a template in which `{id}` (and `{role}`) stand for them.
+
+What cannot be found or read is None, for a placeholder: one broken image must not cost the user the rest.
+"""
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption
-from mmdiff.formats.store import Store
-from mmdiff.formats.strings import Strings
+from mmdiff.formats.errors import BadOption, MissingExtra
+from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import NAME as GRAPH
-from mmdiff.ids import Ids, ids_of
+from mmdiff.labels.ids import Ids, ids_of
 
 _SHOWN = 3
 
@@ -81,3 +92,80 @@ def _rows(ids: Ids | range, wanted: str) -> NDArray[np.int64]:
     if isinstance(ids, range):
         return np.array([number] if number in ids else [], np.int64)
     return np.flatnonzero(ids == number)
+
+
+ENDINGS = ("", ".jpg", ".jpeg", ".JPEG", ".JPG", ".png", ".PNG", ".webp", ".gif", ".bmp")
+SIDE = 128
+_QUALITY = 82
+
+
+@dataclass(frozen=True)
+class Images:
+    """Where the images are: `template` has `{id}` in it. Those of a URL are left where they are, files are embedded."""
+
+    template: str
+    is_url: bool
+    endings: tuple[str, ...] = ("",)
+
+    @classmethod
+    def of(cls, given: str) -> Images:
+        """From what the user wrote."""
+        is_url = urlsplit(given).scheme in ("http", "https")
+        if "{id}" in given:
+            return cls(given, is_url)
+        if is_url:
+            raise BadOption(f"--images {given}: no {{id}} in it, so all images would be one. Write it where the id stands.")
+        if not Path(given).is_dir():
+            raise BadOption(f"--images {given}: no such folder. Name one with a file for each id, or a template with {{id}}.")
+        return cls(f"{given}/{{role}}/{{id}}\0{given}/{{id}}", False, ENDINGS)
+
+    @property
+    def host(self) -> str | None:
+        """Where the images of a URL come from."""
+        return urlsplit(self.template).netloc if self.is_url else None
+
+    def find(self, name: Name) -> str | None:
+        """The URL or the file of an image; None where there is no file."""
+        if self.is_url:
+            return self.template.replace("{role}", name.role).replace("{id}", quote(str(name.id), safe=""))
+        if not _stays_inside(str(name.id)):
+            return None
+        for template in self.template.split("\0"):
+            base = template.replace("{role}", name.role).replace("{id}", str(name.id))
+            for ending in self.endings:
+                if Path(base + ending).is_file():
+                    return base + ending
+        return None
+
+    def thumbnail(self, name: Name) -> str | None:
+        """What an <img> can show: the URL, or a small copy of the file as a data URI."""
+        found = self.find(name)
+        return found if found is None or self.is_url else _embedded(Path(found))
+
+
+def _stays_inside(identity: str) -> bool:
+    """An id may name a file in a folder further down, but none elsewhere."""
+    path = PurePosixPath(identity)
+    return "\0" not in identity and not path.is_absolute() and ".." not in path.parts
+
+
+def _embedded(file: Path) -> str | None:
+    image_module, image_ops = _pillow()
+    try:
+        with image_module.open(file) as opened:
+            opened.draft("RGB", (2 * SIDE, 2 * SIDE))
+            small = image_ops.exif_transpose(opened).convert("RGB")
+            small.thumbnail((SIDE, SIDE))
+            stream = BytesIO()
+            small.save(stream, "JPEG", quality=_QUALITY)
+    # Whatever is wrong with a picture (Pillow raises many kinds of errors for it), it is only a picture.
+    except (OSError, ValueError, SyntaxError, MemoryError, image_module.DecompressionBombError):
+        return None
+    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def _pillow() -> tuple[Any, Any]:
+    try:
+        return import_module("PIL.Image"), import_module("PIL.ImageOps")
+    except ImportError as error:
+        raise MissingExtra("Pillow", "report", "making thumbnails") from error

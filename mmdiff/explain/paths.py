@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine import Diffusion, Report
+from mmdiff.diffusion.engine.run import Diffusion, Report
+from mmdiff.diffusion.engine.states import SomeRows, heights_of
+from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.diffusion.states import SomeRows, heights_of
-from mmdiff.diffusion.streaming import Stream
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.errors import BadOption
 from mmdiff.graph.graph import COLUMN, Graph

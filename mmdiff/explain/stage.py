@@ -10,19 +10,18 @@ from pathlib import Path as FilePath
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.classes import UNLABELLED, Classes
 from mmdiff.diffusion.problem import Problem, read_problem
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
-from mmdiff.evaluation.ranks import predictions, ranks_by_label
-from mmdiff.explain.images import Images
-from mmdiff.explain.nodes import Name, Nodes, find_row, plain, role_ids
+from mmdiff.evaluation.metrics import predictions, ranks_by_label
+from mmdiff.evaluation.scores import Scores, Truth, open_scores, open_truth
+from mmdiff.explain.nodes import Images, Name, Nodes, find_row, plain, role_ids
 from mmdiff.explain.paths import Path, Question, Spreading, find_paths
 from mmdiff.formats.errors import BadLabels, BadOption, Missing, Stale
-from mmdiff.formats.fingerprint import fingerprint
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.store import Store
-from mmdiff.scores import Scores, Truth, open_scores, open_truth
+from mmdiff.formats.store.fingerprint import fingerprint
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Store
+from mmdiff.labels.classes import UNLABELLED, Classes
 
 _SHOWN = 5
 

@@ -1,0 +1,1 @@
+"""`mmdiff export`: artifacts as files for other tools."""

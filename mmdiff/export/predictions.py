@@ -1,4 +1,9 @@
-"""Scores as a table of predictions, a row for each test point: what people open in a spreadsheet or a notebook.
+"""The predictions for the background as a Parquet file with the user's ids: what most users want of a diffusion.
+
+Columns: `id`; `label`, the number of the best class, -1 where no label reaches the node; `name`, where classes have names;
+`classes` and `scores`, the best few classes and their scores in L, best first.
+
+Scores as a table of predictions, a row for each test point: what people open in a spreadsheet or a notebook.
 
 Columns: `id`, the user's; `label`, what the point is (several with `; ` between them); `predicted`, the best class, empty where
 none is best alone; `score` and `margin`, its score and what it has more than the second; `rank`, that of the true class. Of a
@@ -9,22 +14,78 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.classes import UNLABELLED
-from mmdiff.evaluation.ranks import NO_RANK, predictions, ranks_of
-from mmdiff.export.arrow import arrow
-from mmdiff.export.csvs import cell
-from mmdiff.formats.errors import Stale
-from mmdiff.formats.store import Artifact, Store
-from mmdiff.ids import ids_of
-from mmdiff.progress import Progress
-from mmdiff.scores import TEST, Scores, Truth, open_truth, test_points_of
+from mmdiff.diffusion.problem import Problem
+from mmdiff.evaluation.metrics import NO_RANK, predictions, ranks_of
+from mmdiff.evaluation.scores import TEST, Scores, Truth, open_truth, test_points_of
+from mmdiff.export.tables import arrow, cell, strings_column
+from mmdiff.export.target import check_place, whole_file
+from mmdiff.formats.errors import BadOption, Stale
+from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.labels.ids import ids_of
+from mmdiff.runtime.progress import Progress
 
-_BLOCK_ROWS = 1 << 14
+_BLOCK_ROWS = 1 << 18
+BACKGROUND = "descriptors/background"
+
+
+def check_predictions(file: Path, store: Store, problem: Problem) -> None:
+    """Refuses a file that could not be written in the end."""
+    if file.suffix.lower() != ".parquet":
+        raise BadOption(f"--predict-nodes {file}: predictions are written to Parquet. Name a file that ends in .parquet.")
+    if not problem.background:
+        raise BadOption(f"--predict-nodes {file}: the graph has no background nodes. Leave the option out.")
+    check_place(file, store)
+    arrow("writing .parquet")
+
+
+def write_predictions(store: Store, artifact: Artifact, file: Path, progress: Progress) -> Json:
+    """Writes one row for each row of the background, in the user's order; returns how many rows there are, and are reached."""
+    pa, parquet = arrow("writing .parquet")
+    top, scores, classes = artifact.array("top_classes"), artifact.array("top_scores"), Classes.of(artifact)
+    ids: Any = ids_of(store.open_artifact(BACKGROUND)) if store.id(BACKGROUND) is not None else range(len(top))
+    numbers = np.arange(len(classes)) if classes.numbers is None else classes.numbers
+    names = None if classes.names is None else pa.array([*classes.names, None])
+    reached = 0
+    with whole_file(file) as stream:
+        writer = None
+        with progress("writing predictions", len(top), "rows") as advance:
+            for start in range(0, max(1, len(top)), _BLOCK_ROWS):
+                rows = slice(start, min(start + _BLOCK_ROWS, len(top)))
+                best = top[rows]
+                given = best != UNLABELLED
+                offsets = pa.array(np.append(0, np.cumsum(given.sum(axis=1))).astype(np.int32))
+                label = np.where(given[:, 0], numbers[best[:, 0]], UNLABELLED)
+                columns: dict[str, Any] = {"id": _ids(pa, ids, rows), "label": pa.array(label)}
+                if names is not None:
+                    columns["name"] = names.take(pa.array(np.where(given[:, 0], best[:, 0], len(classes))))
+                columns["classes"] = pa.ListArray.from_arrays(offsets, pa.array(numbers[best[given]]))
+                columns["scores"] = pa.ListArray.from_arrays(offsets, pa.array(scores[rows][given]))
+                table = pa.table(columns)
+                writer = writer or parquet.ParquetWriter(stream, table.schema)
+                writer.write_table(table)
+                reached += int(given[:, 0].sum())
+                advance(len(best))
+        if writer is not None:
+            writer.close()
+    return {"file": str(file), "rows": len(top), "reached": reached}
+
+
+def _ids(pa: Any, ids: Strings | range | NDArray[np.int64], rows: slice) -> Any:
+    if isinstance(ids, Strings):
+        return strings_column(pa, ids.take(np.arange(rows.start, rows.stop)))
+    return pa.array(np.asarray(ids[rows], np.int64))
+
+
+_SCORE_ROWS = 1 << 14
 _COLUMNS = ("id", "label", "predicted", "score", "margin", "rank")
 
 
@@ -67,8 +128,8 @@ def _blocks(store: Store, artifact: Artifact, progress: Progress) -> Iterator[li
         raise Stale(f"{artifact.name}: {TEST} has changed since, so its ids are those of other points. {artifact.remedy}")
     truth, ids, plane = open_truth(store, scores), ids_of(store.open_artifact(TEST)), scores.plane()
     with progress(f"exporting {artifact.name}", len(plane), "rows") as advance:
-        for start in range(0, len(plane), _BLOCK_ROWS):
-            stop = min(start + _BLOCK_ROWS, len(plane))
+        for start in range(0, len(plane), _SCORE_ROWS):
+            stop = min(start + _SCORE_ROWS, len(plane))
             yield list(_rows(scores, truth, ids, plane, start, stop))
             advance(stop - start)
 

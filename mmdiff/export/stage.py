@@ -8,17 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
-from mmdiff.export.csvs import write_csv
-from mmdiff.export.graphs import write_csr
-from mmdiff.export.numpys import write_npy, write_npz
-from mmdiff.export.parquet import write_parquet
+from mmdiff.export.arrays import write_csr, write_npy, write_npz, write_safetensors
 from mmdiff.export.predictions import write_predictions_csv, write_predictions_parquet
-from mmdiff.export.safetensors import write_safetensors
+from mmdiff.export.tables import write_csv, write_parquet
 from mmdiff.export.target import check_place, whole_file
 from mmdiff.formats.errors import BadOption
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.store import Artifact, Store
-from mmdiff.progress import Progress, silent
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.runtime.progress import Progress, silent
 
 Writer = Callable[[Artifact, Sequence[str], IO[bytes], Progress], None]
 """Writes the given arrays of an artifact; those that write one array get one."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mmdiff.formats.errors import BadOption, DiskFull
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.store import Store
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

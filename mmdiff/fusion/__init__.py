@@ -1,0 +1,1 @@
+"""`mmdiff fuse`: late fusion of two classifiers (paper, section 4.1)."""

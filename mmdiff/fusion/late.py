@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.evaluation.ranks import ranks_of
+from mmdiff.evaluation.metrics import ranks_of
 
 # The weights of the curve: from pure diffusion (0) to pure logistic regression (1).
 WEIGHTS = tuple(round(step / 20, 2) for step in range(21))

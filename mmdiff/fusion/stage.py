@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.evaluation.scores import SCHEMA, TEST, Scores, Truth, open_scores, open_truth, test_points_of
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Missing
-from mmdiff.formats.manifest import Json, Recipe
-from mmdiff.formats.publish import Draft, Publication
-from mmdiff.formats.store import Store
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import Draft, Publication
+from mmdiff.formats.store.store import Store
 from mmdiff.fusion.late import WEIGHTS, fuse, hits_by_weight, log_of_scores, rows_at_a_time
-from mmdiff.making import Made, input_of, make
-from mmdiff.progress import Progress, silent
-from mmdiff.scores import SCHEMA, TEST, Scores, Truth, open_scores, open_truth, test_points_of
+from mmdiff.runtime.find_or_make import Made, input_of, make
+from mmdiff.runtime.progress import Progress, silent
 
 DEFAULT_WEIGHT = 0.5
 _TOPS = (1, 5)

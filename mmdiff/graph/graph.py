@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import Corrupt
-from mmdiff.formats.store import Artifact, Store
+from mmdiff.formats.store.store import Artifact, Store
 
 NAME = "graph/W"
 KIND = "graph"
@@ -61,7 +61,7 @@ class Graph:
         A symmetric matrix is taken for W0 + W0^T, as it is; of any other A it is A + A^T (paper, section 3.2). Without values
         other than 1 (and, if symmetric, 2), the graph needs no weights.
         """
-        from mmdiff.graph.csr import symmetric_graph
+        from mmdiff.graph.in_memory import symmetric_graph
 
         return symmetric_graph(matrix, "the matrix")[0]
 
@@ -87,7 +87,7 @@ class Graph:
 
     def __matmul__(self, dense: Any) -> NDArray[np.float32]:
         """W times a matrix of float32 (or a vector), by the kernel of the diffusion, on all cores."""
-        from mmdiff.diffusion.product import matmul
+        from mmdiff.diffusion.engine.product import matmul
 
         return matmul(self, np.asarray(dense))
 

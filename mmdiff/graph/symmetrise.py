@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadOption, Corrupt, Stale
-from mmdiff.formats.growing import WAITING, Growth
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.publish import Draft
+from mmdiff.formats.store.growing import WAITING, Growth
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.publish import Draft
 from mmdiff.graph import transpose, union
 from mmdiff.graph.lists import NONE, Lists
 from mmdiff.graph.weights import Weighting
-from mmdiff.memory import anonymous_bytes
-from mmdiff.parallel import cores, in_order
-from mmdiff.progress import Advance, Progress
+from mmdiff.runtime.memory import anonymous_bytes
+from mmdiff.runtime.progress import Advance, Progress
+from mmdiff.runtime.threads import cores, in_order
 
 # Edges that a thread takes at a time: their lists stay in the cache, and the overhead of Python is lost among them.
 BLOCK_EDGES = 1 << 18

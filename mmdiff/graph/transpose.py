@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.graph.lists import NONE
-from mmdiff.jit import kernel, prefetch
+from mmdiff.kernels.jit import kernel, prefetch
 
 _NONE = np.uint32(NONE)
 _ONE = np.uint32(1)

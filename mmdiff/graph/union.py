@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from mmdiff.graph.lists import NONE
-from mmdiff.jit import kernel
+from mmdiff.kernels.jit import kernel
 
 _NONE = np.uint32(NONE)
 _NEXT = np.uint64(1)

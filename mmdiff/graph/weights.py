@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadOption
-from mmdiff.formats.manifest import Json
+from mmdiff.formats.store.manifest import Json
 from mmdiff.graph.lists import NONE
 
 Formula = Literal["gaussian", "meaningful"]

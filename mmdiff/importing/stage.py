@@ -14,25 +14,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmdiff.classes import Classes
-from mmdiff.formats.arrays import even_rows_per_chunk
 from mmdiff.formats.errors import BadLabels, BadOption, Corrupt, Missing
-from mmdiff.formats.fingerprint import fingerprint, witness
-from mmdiff.formats.manifest import Json, Recipe
-from mmdiff.formats.publish import ArrayWriter, Draft, Publication
-from mmdiff.formats.sources import open_source
 from mmdiff.formats.sources.base import Source
+from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.spec import split_spec
-from mmdiff.formats.store import Artifact, Store
+from mmdiff.formats.storage.arrays import even_rows_per_chunk
+from mmdiff.formats.store.fingerprint import fingerprint, witness
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import ArrayWriter, Draft, Publication
+from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.importing import space as spaces
-from mmdiff.importing.columns import Columns, read_columns
-from mmdiff.importing.kept import Kept, drop_bad_rows
-from mmdiff.importing.notes import notes_on
-from mmdiff.importing.rows import as_float32
+from mmdiff.importing.columns import Columns, notes_on, read_columns
+from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
 from mmdiff.importing.space import Space
-from mmdiff.parallel import in_threads
-from mmdiff.progress import Progress, silent
-from mmdiff.runs import Run
+from mmdiff.labels.classes import Classes
+from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.progress import Progress, silent
+from mmdiff.runtime.threads import in_threads
 
 Role = Literal["background", "seeds", "test"]
 ROLES: tuple[Role, ...] = ("background", "seeds", "test")

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.arrays import page_unit
-from mmdiff.formats.loose import Laid, Site, take
-from mmdiff.formats.manifest import Json, Recipe
-from mmdiff.formats.publish import ArrayWriter, Draft
-from mmdiff.formats.store import Artifact
-from mmdiff.knn.cells import Cells
-from mmdiff.knn.factory import Device, FactoryIndex
-from mmdiff.knn.forest import Tree
-from mmdiff.knn.lists import Lists
-from mmdiff.knn.recall import Sample, draw
-from mmdiff.knn.searching import (
+from mmdiff.formats.storage.arrays import page_unit
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import ArrayWriter, Draft
+from mmdiff.formats.store.store import Artifact
+from mmdiff.formats.store.worker_chunks import Laid, Site, take
+from mmdiff.knn.cells.forest import Tree
+from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.faiss_index.factory import Device, FactoryIndex
+from mmdiff.knn.search.flat import Sample, draw
+from mmdiff.knn.search.topk import Lists
+from mmdiff.knn.search.work import (
     BestOf,
     Chunks,
     Exactly,
@@ -34,8 +34,8 @@ from mmdiff.knn.searching import (
     chunk_of_lists,
     find_in,
 )
-from mmdiff.progress import Progress
-from mmdiff.units import Here, Units
+from mmdiff.runtime.executor import Here, Units
+from mmdiff.runtime.progress import Progress
 
 NAME = "knn/BB"
 SCHEMA = 1

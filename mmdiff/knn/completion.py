@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.publish import Draft
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.publish import Draft
 from mmdiff.knn.background import ListWriter, Searchers
-from mmdiff.knn.cells import Cells
-from mmdiff.knn.enter import Entrance
-from mmdiff.knn.flat import search_flat
-from mmdiff.knn.lists import NONE, Lists, merge
-from mmdiff.knn.probe import Probe
-from mmdiff.progress import Progress
+from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.search.flat import search_flat
+from mmdiff.knn.search.outside import Entrance, Probe
+from mmdiff.knn.search.topk import NONE, Lists, merge
+from mmdiff.runtime.progress import Progress
 
 
 @dataclass(frozen=True)

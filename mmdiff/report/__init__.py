@@ -1,0 +1,1 @@
+"""`mmdiff report`: the store as one self-contained HTML page."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmdiff.formats.manifest import Json
-from mmdiff.report.figures import Chart, Line, Point, figure
+from mmdiff.formats.store.manifest import Json
+from mmdiff.report.charts import Chart, Line, Point, figure
 from mmdiff.report.gathering import Findings
-from mmdiff.report.html import Markup, table, tag
-from mmdiff.report.words import interval, listed, percent, sentence, shortened
+from mmdiff.report.html import Markup, interval, listed, percent, sentence, shortened, table, tag
 
 GROUPS = {"all": "all classes", "novel": "novel classes"}
 _LINES = 6

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mmdiff.formats.manifest import Json
-from mmdiff.report.figures import Chart, Line, Point, figure
+from mmdiff.formats.store.manifest import Json
+from mmdiff.report.charts import Chart, Line, Point, figure
 from mmdiff.report.gathering import Findings
-from mmdiff.report.html import Markup, table, tag
-from mmdiff.report.words import duration, listed, percent
+from mmdiff.report.html import Markup, duration, listed, percent, table, tag
 
 FIGURES = {"top5": "top-5 accuracy, all classes", "novel_top5": "top-5 accuracy, novel classes"}
 _LINES = 6

@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.classes import UNLABELLED
-from mmdiff.currency import reasons_stale
-from mmdiff.evaluation.ranks import predictions
+from mmdiff.evaluation.metrics import predictions
+from mmdiff.evaluation.scores import Scores, open_scores
 from mmdiff.evaluation.stage import Request as EvaluationRequest
 from mmdiff.evaluation.stage import evaluate
-from mmdiff.explain.images import Images
-from mmdiff.explain.nodes import Name, find_row
+from mmdiff.explain.nodes import Images, Name, find_row
 from mmdiff.explain.stage import Explainer
 from mmdiff.formats.errors import InputError, Missing, Stale
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.store import Artifact, Store
-from mmdiff.progress import Progress, silent
-from mmdiff.scores import Scores, open_scores
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.labels.classes import UNLABELLED
+from mmdiff.runtime.progress import Progress, silent
+from mmdiff.runtime.staleness import reasons_stale
 
 EXAMPLES = 4
 EXPERIMENT = ("report", 1)

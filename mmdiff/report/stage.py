@@ -1,15 +1,127 @@
-"""`mmdiff report`: the store as one HTML page that needs nothing but itself."""
+"""The page as a whole: head, lead, contents and sections. It needs nothing but itself, and says so to the browser.
+
+`mmdiff report`: the store as one HTML page that needs nothing but itself.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 
 from mmdiff.export.target import check_place, whole_file
-from mmdiff.formats.manifest import Json
-from mmdiff.formats.store import Store
-from mmdiff.progress import Progress, silent
-from mmdiff.report.gathering import Request, gather
-from mmdiff.report.page import page, sections
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Store
+from mmdiff.report.accuracies import accuracy_section, class_section, comparable, fusion_section, iteration_section
+from mmdiff.report.experiments import experiment_section
+from mmdiff.report.gathering import Findings, Request, gather
+from mmdiff.report.history import path_section, run_section
+from mmdiff.report.html import Markup, join, moment, percent, tag
+from mmdiff.runtime.progress import Progress, silent
+
+SECTIONS: dict[str, tuple[str, Callable[[Findings], Iterator[Markup]]]] = {
+    "accuracy": ("Accuracy", accuracy_section),
+    "iterations": ("Iterations", iteration_section),
+    "fusion": ("Fusion", fusion_section),
+    "experiments": ("Experiments", experiment_section),
+    "classes": ("Classes", class_section),
+    "paths": ("Paths", path_section),
+    "runs": ("What was run", run_section),
+}
+
+
+def sections(findings: Findings) -> dict[str, Markup]:
+    """The sections that have something to say."""
+    made = {key: join(section(findings)) for key, (_, section) in SECTIONS.items()}
+    return {key: content for key, content in made.items() if content}
+
+
+def page(findings: Findings, parts: dict[str, Markup]) -> str:
+    """The whole file."""
+    title = f"{Path(findings.store).name}: mmdiff report"
+    images = "data:" if findings.images_from is None else f"data: {findings.images_from}"
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src {images}"
+    style = files("mmdiff.report").joinpath("style.css").read_text("utf-8")
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", Markup(style)),
+    )
+    contents = tag("ul", [tag("li", tag("a", SECTIONS[key][0], href=f"#{key}")) for key in parts])
+    body = tag(
+        "body",
+        tag("a", "Skip to the content", href="#content", class_="skip"),
+        tag("header", _lead(findings), tag("nav", contents, aria_label="Contents")),
+        tag(
+            "main",
+            [tag("p", note, class_="note") for note in findings.notes],
+            [
+                tag("section", tag("h2", SECTIONS[key][0], id=f"{key}-title"), content, id=key, aria_labelledby=f"{key}-title")
+                for key, content in parts.items()
+            ],
+            id="content",
+        ),
+        _foot(findings),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _lead(findings: Findings) -> list[Markup]:
+    tiles = [tag("div", tag("dt", name), tag("dd", text)) for name, text in _tiles(findings)]
+    return [
+        tag("p", "mmdiff report", class_="kicker"),
+        tag("h1", Path(findings.store).name),
+        tag("p", _summary(findings), class_="lead"),
+        tag("dl", tiles, class_="tiles") if tiles else Markup(""),
+    ]
+
+
+def _summary(findings: Findings) -> str:
+    """The result in a sentence."""
+    if findings.evaluation is None:
+        return "What was run in this store, and what it took."
+    best = max(comparable(findings), key=lambda found: found["planes"][-1]["all"]["top5"]["accuracy"])
+    figures = best["planes"][-1]["all"]
+    name = str(best["artifact"]).removeprefix("scores/")
+    flatters = " Its weight was chosen on these very points, which flatters it." if best.get("weight_chosen_on") else ""
+    return (
+        f"The best scores, {name}, put the class of {percent(figures['top1']['accuracy'])} of the test points first, and of "
+        f"{percent(figures['top5']['accuracy'])} among their first five.{flatters}"
+    )
+
+
+def _tiles(findings: Findings) -> Iterator[tuple[str, str]]:
+    by_name = {line["artifact"]: line for line in findings.artifacts}
+    for role, title in (("background", "unlabelled"), ("seeds", "seeds"), ("test", "test points")):
+        line = by_name.get(f"descriptors/{role}")
+        if line is not None:
+            yield title, f"{line['shapes']['vectors'][0]:,}"
+    classes = by_name.get("descriptors/seeds", {}).get("facts", {}).get("classes")
+    if classes:
+        yield "classes", f"{classes:,}"
+    graph: Json | None = by_name.get("graph/W")
+    if graph is not None:
+        yield "edges", f"{graph['facts']['edges']:,}"
+
+
+def _foot(findings: Findings) -> Markup:
+    started = [line["started"] for line in findings.artifacts if line["started"]]
+    said = [f"Made by mmdiff from the store {findings.store}"]
+    if started:
+        said.append(f", whose last stage ran on {moment(max(started))}")
+    said.append(". ")
+    said.append(
+        "Everything is in this file; it loads nothing."
+        if findings.images_from is None
+        else f"Thumbnails are loaded from {findings.images_from}; everything else is in this file."
+    )
+    return tag("footer", tag("p", said))
+
 
 __all__ = ["Request", "write_report"]
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmdiff.formats.errors import BadOption, CountMismatch, InputError, MissingExtra, UnreadableSource, WidthMismatch
-from mmdiff.formats.sources import open_source
 from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.many import Concatenated, concatenate_columns
 from mmdiff.formats.sources.npy import NpySource
-from mmdiff.formats.strings import Strings
+from mmdiff.formats.sources.opening import open_source
+from mmdiff.formats.storage.strings import Strings
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_every_reader_is_a_source(here: Path) -> None:
 
 def test_opening_sources_imports_neither_pyarrow_nor_h5py_nor_zarr() -> None:
     code = (
-        "import sys, mmdiff.formats.sources, mmdiff.formats.sources.column\n"
+        "import sys, mmdiff.formats.sources.opening, mmdiff.formats.sources.columns.reading\n"
         "sys.exit(' '.join({'pyarrow', 'h5py', 'zarr', 'pandas'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""

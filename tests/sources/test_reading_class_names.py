@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmdiff.formats.errors import BadLabels, InputError
-from mmdiff.formats.sources.column import read_class_names
+from mmdiff.formats.sources.columns.reading import read_class_names
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mmdiff.formats.errors import BadLabels, UnreadableSource
 from mmdiff.formats.sources.base import Column
-from mmdiff.formats.sources.column import read_column
-from mmdiff.formats.strings import Strings
+from mmdiff.formats.sources.columns.reading import read_column
+from mmdiff.formats.storage.strings import Strings
 
 
 def values(column: Column) -> list[Any]:
@@ -152,7 +152,7 @@ def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray[Any, Any], m
 
 
 def test_strings_are_converted_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmdiff.formats.sources.npy_column.BLOCK_BYTES", 100)
+    monkeypatch.setattr("mmdiff.formats.sources.columns.npy.BLOCK_BYTES", 100)
     texts = [f"{i}-ö" for i in range(50)]
     assert values(read_column(as_npy(tmp_path, texts))) == texts
 

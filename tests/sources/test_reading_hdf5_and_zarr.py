@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 from mmdiff.formats.errors import MissingExtra, UnreadableSource
-from mmdiff.formats.sources import open_source
+from mmdiff.formats.sources.opening import open_source
 
 X = np.random.default_rng(0).standard_normal((200, 12)).astype(np.float32)
 

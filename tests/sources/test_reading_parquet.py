@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmdiff.formats.errors import BadRow, MissingExtra, UnreadableSource, WidthMismatch
-from mmdiff.formats.sources import open_source
 from mmdiff.formats.sources.base import Rows
+from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.parquet import ParquetSource, RowGroupCache
 
 X = np.random.default_rng(0).integers(0, 100, (100, 6)).astype(np.float32)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmdiff.formats.errors import UnreadableSource, WidthMismatch
-from mmdiff.formats.sources import open_source
+from mmdiff.formats.sources.opening import open_source
 
 VECS = {".fvecs": "<f4", ".bvecs": "u1"}
 BINS = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1", ".f16bin": "<f2"}

@@ -1,0 +1,279 @@
+"""Fetching: artifacts of a remote store become artifacts of a local one, with the same bytes and the same ids.
+
+Every chunk is checked as it arrives against the checksum in the manifest; one that does not match is asked for again, and
+refused in the end. A fetch is a draft like any other run's: chunks that have arrived stay when it is interrupted.
+
+A remote store that is read as if it were here: what is asked for comes when it is needed, and stays in a folder.
+
+Names, manifests and records of runs are those of the remote store at this moment. The folder is an ordinary store, to which an
+artifact is fetched as a whole when its files are first needed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mmdiff.formats.errors import Corrupt, Missing, Unreachable
+from mmdiff.formats.remote.remote import Published, Remote
+from mmdiff.formats.storage import seam
+from mmdiff.formats.storage.arrays import ArraySpec
+from mmdiff.formats.storage.crc import Advance, crc32c, tail
+from mmdiff.formats.store.manifest import Json, Recipe, parse_run
+from mmdiff.formats.store.publish import ArrayWriter, Publication
+from mmdiff.formats.store.store import Artifact, Store, open_chunk
+
+Progress = Callable[[str, int, str], AbstractContextManager[Advance]]
+
+# Chunks on their way at once, and how much of each is asked for at a time: so many bytes are in memory.
+FLIGHTS = 8
+BLOCK_BYTES = 8 << 20
+
+ATTEMPTS = 3
+PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """An artifact that is here now: how much of it had to come, and the object that had its name before."""
+
+    artifact: str
+    object: str
+    bytes: int
+    downloaded: int
+    seconds: float
+    replaced: str | None
+
+    def summary(self) -> Json:
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
+
+
+@dataclass(frozen=True)
+class _Copy(Recipe):
+    """The recipe of an artifact that is fetched. No stage continues its draft, nor does it continue that of a stage."""
+
+    copy_of: str = ""
+
+
+def fetch(remote: Remote, names: Sequence[str], path: Path, progress: Progress) -> list[Fetched]:
+    """Brings artifacts into the store at a path, each published as soon as it is whole; what is there already is left alone."""
+    wanted = [remote.artifact(name) for name in names]
+    store = Store(path)
+    absent = {published.name for published in wanted if not _is_here(store, published)}
+    total = sum(published.manifest.bytes_on_disk for published in wanted if published.name in absent)
+    fetched = []
+    with progress("fetching", total, "bytes") as advance:
+        for published in wanted:
+            size = published.manifest.bytes_on_disk
+            if published.name in absent:
+                fetched.append(_fetch(remote, published, path, advance))
+            else:
+                fetched.append(Fetched(published.name, published.id, size, 0, 0.0, None))
+    return fetched
+
+
+def with_inputs(remote: Remote, names: Iterable[str]) -> list[str]:
+    """Artifacts and all that they were made from, as far as the remote store still has it."""
+    found: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        for entry in remote.artifact(name).manifest.inputs.values():
+            source = entry.get("artifact")
+            if source is not None and source not in found:
+                published = remote.find(source)
+                if published is not None and published.id == entry["object"]:
+                    visit(source)
+        found[name] = None
+
+    for name in names:
+        visit(name)
+    return list(found)
+
+
+def _is_here(store: Store, published: Published) -> bool:
+    """Whether the artifact is in a store under its name, as far as that can be seen without reading the data."""
+    try:
+        if store.id(published.name) != published.id:
+            return False
+        artifact = store.open_artifact(published.name)
+        _ = artifact.run
+        for array, entry in artifact.manifest.arrays.items():
+            artifact.check_metadata(array)
+            for chunk, crc in enumerate(entry.crcs):
+                os.close(open_chunk(artifact.folder / array, entry.spec, chunk, crc))
+    except Corrupt:
+        return False
+    return True
+
+
+def _fetch(remote: Remote, published: Published, path: Path, advance: Advance) -> Fetched:
+    start = time.perf_counter()
+    name, manifest = published.name, published.manifest
+    run = parse_run(remote.run_text(name), f"{remote.url}/{name}/run/zarr.json")
+    recipe = _Copy(
+        manifest.kind, manifest.schema, manifest.parameters, manifest.inputs, run.get("witness", {}), copy_of=published.id
+    )
+    with Publication(path, [name], f"mmdiff fetch {remote.url} {name}") as publication:
+        before = _object_of(publication.store, name)
+        artifact, downloaded = publication.find(recipe), 0
+        if artifact is None or artifact.id != published.id:
+            artifact, downloaded = _download(remote, published, publication, recipe, run, advance)
+        else:
+            advance(manifest.bytes_on_disk)
+        publication.link({name: artifact})
+    replaced = before if before not in (None, artifact.object_name) else None
+    seconds = time.perf_counter() - start
+    return Fetched(name, published.id, manifest.bytes_on_disk, downloaded, seconds, replaced)
+
+
+def _object_of(store: Store, name: str) -> str | None:
+    try:
+        return store.object_name(name)
+    except Corrupt:
+        return None
+
+
+def _download(
+    remote: Remote, published: Published, publication: Publication, recipe: Recipe, run: Json, advance: Advance
+) -> tuple[Artifact, int]:
+    """Drafts and publishes the artifact; returns it, and how many bytes of chunks had to come."""
+    draft = publication.draft(published.name, recipe)
+    arrivals = []
+    for array, entry in published.manifest.arrays.items():
+        writer = draft.array(array, entry.spec.shape, entry.spec.dtype, entry.spec.rows_per_chunk)
+        for chunk, crc in enumerate(entry.crcs):
+            if writer.crcs.get(chunk) == crc:
+                advance(entry.spec.file_bytes)
+            else:
+                file = f"{published.name}/{array}/{entry.spec.chunk_file(chunk)}"
+                arrivals.append(_Arrival(remote, file, writer, chunk, crc, advance))
+    _all_at_once(arrivals)
+    downloaded = sum(arrival.writer.spec.file_bytes for arrival in arrivals)
+    return publication.publish(draft, published.manifest.facts, run), downloaded
+
+
+def _all_at_once(arrivals: Sequence[_Arrival]) -> None:
+    """Brings chunks several at a time. The first failure, or Ctrl-C, ends it: no more are begun."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(FLIGHTS, "fetch") as pool:
+        try:
+            for done in as_completed([pool.submit(arrival.bring, stop) for arrival in arrivals]):
+                done.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A chunk that is to come."""
+
+    remote: Remote
+    file: str
+    writer: ArrayWriter
+    chunk: int
+    crc: int
+    advance: Advance
+
+    def bring(self, stop: threading.Event) -> None:
+        """Tries a few times, until the chunk is here as the manifest says, or nobody waits for it any more."""
+        problem: Corrupt | Unreachable | None = None
+        for attempt in range(ATTEMPTS):
+            if attempt and stop.wait(PAUSE_SECONDS * attempt):
+                return
+            try:
+                self._try(stop)
+                return
+            except Missing as error:
+                raise Corrupt(f"{error}: a chunk of the artifact is missing. Copy the store there again.") from None
+            except (Corrupt, Unreachable) as error:
+                problem = error
+        if isinstance(problem, Corrupt):
+            remedy = "What arrived whole is kept. Copy the store there again, then fetch again."
+            raise Corrupt(f"{self.remote.url}/{self.file}: {problem}, in {ATTEMPTS} attempts. {remedy}")
+        if problem is not None:
+            raise problem
+
+    def _try(self, stop: threading.Event) -> None:
+        spec = self.writer.spec
+        part = seam.Part(self.writer.folder / spec.chunk_file(self.chunk))
+        arrived = 0
+        try:
+            for at, piece in self._pieces(spec, stop):
+                part.write(piece, at)
+                arrived += len(piece)
+                self.advance(len(piece))
+        except BaseException:
+            part.discard()
+            self.advance(-arrived)
+            raise
+        if stop.is_set():
+            part.discard()
+            return
+        part.finish(spec.file_bytes)
+        self.writer.crcs[self.chunk] = self.crc
+
+    def _pieces(self, spec: ArraySpec, stop: threading.Event) -> Iterator[tuple[int, bytes]]:
+        """The file in order, and where each piece belongs; raises Corrupt unless they are what was published."""
+        at, crc, ending = 0, 0, b""
+        while at < spec.file_bytes and not stop.is_set():
+            until = min(at + BLOCK_BYTES, spec.file_bytes)
+            piece = self.remote.read(self.file, at, until)[: spec.file_bytes - at]
+            if len(piece) < until - at:
+                raise Corrupt(f"{at + len(piece):,} bytes instead of {spec.file_bytes:,}")
+            data = piece[: max(0, spec.chunk_bytes - at)]
+            crc, ending = crc32c(data, crc), ending + piece[len(data) :]
+            yield at, piece
+            at += len(piece)
+        if stop.is_set():
+            return
+        if crc != self.crc:
+            raise Corrupt(f"checksum {crc:08x} instead of {self.crc:08x}")
+        if ending != tail(self.crc):
+            raise Corrupt(f"{ending.hex()} behind the data instead of its checksum {tail(self.crc).hex()}")
+
+
+@dataclass(frozen=True)
+class CachedStore(Store):
+    """`path` is the folder that keeps what has come."""
+
+    remote: Remote
+    progress: Progress
+
+    def __str__(self) -> str:
+        return self.remote.url
+
+    def names(self) -> list[str]:
+        return self.remote.names
+
+    def object_name(self, name: str) -> str | None:
+        """The folder that holds the artifact here, or will hold it."""
+        published = self.remote.find(name)
+        if published is None:
+            return None
+        here = Store(self.path)
+        return here.object_name(name) if here.id(name) == published.id else published.id
+
+    def open_object(self, name: str, object_name: str) -> Artifact:
+        return Artifact(name, object_name, self.remote.artifact(name).manifest, self)
+
+    def bring(self, names: Sequence[str]) -> None:
+        fetch(self.remote, names, self.path, self.progress)
+
+    def folder(self, name: str, object_name: str) -> Path:  # noqa: ARG002
+        """Where the files are, once they have come."""
+        self.bring([name])
+        return Store(self.path).open_artifact(name).folder
+
+    def run_text(self, name: str, object_name: str) -> bytes:  # noqa: ARG002
+        return self.remote.run_text(name)
+
+    def remedy(self, artifact: Artifact) -> str:  # noqa: ARG002
+        return f"Remove the folder {self.path} and run this again: what is needed is fetched anew."

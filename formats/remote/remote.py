@@ -1,0 +1,191 @@
+"""Stores that somebody has put where others can read them: S3 and whatever else fsspec opens. They are only read.
+
+Object stores have no symlinks, and what copies a store there follows them: `graph/W/zarr.json` is the manifest of `graph/W`,
+and its chunks lie beside it. What the link said, the id, is the digest of the manifest. It is compared with the folders of
+`objects/` where these were copied too; `fetching.py` follows the chain from the manifest to the chunks.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from mmdiff.formats.errors import BadOption, Corrupt, Missing, MissingExtra, StoreError, Unreachable
+from mmdiff.formats.store.manifest import Manifest, id_of, is_object_name, object_id
+from mmdiff.formats.store.store import NAMESPACES, check_mark, check_name, is_name
+
+# No metadata is larger: a manifest needs some ten bytes for each chunk of 64 MiB.
+_METADATA_BYTES = 256 << 20
+
+_LONGEST_REASON = 200
+
+
+@dataclass(frozen=True)
+class Published:
+    """An artifact of a remote store, as its manifest tells."""
+
+    name: str
+    id: str
+    manifest: Manifest
+
+
+@dataclass
+class Remote:
+    """A store at a URL. `url` is how it is shown: a password that was in it is not."""
+
+    url: str
+    _files: Any
+    _root: str
+    _published: dict[str, Published | None] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, url: str) -> Remote:
+        """The store at a URL, if there is one and we may read it."""
+        remote = cls(_shown(url), *_file_system(url))
+        try:
+            remote._check()
+        except _NoCredentials as error:
+            # Buckets that are open to all are read without a signature, which has to be said beforehand.
+            remote = cls(_shown(url), *_file_system(url, anon=True))
+            try:
+                remote._check()
+            except Unreachable:
+                raise error from None
+        return remote
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Every artifact, in the order in which the stages make them."""
+        found = (f"{space}/{entry}" for space in NAMESPACES for entry in self._list(space))
+        return [name for name in found if is_name(name)]
+
+    def find(self, name: str) -> Published | None:
+        """The artifact of that name; None if the store does not have it."""
+        if name not in self._published:
+            try:
+                text = self.read(f"{check_name(name)}/zarr.json")
+            except Missing:
+                self._published[name] = None
+            else:
+                self._published[name] = self._checked(name, text)
+        return self._published[name]
+
+    def artifact(self, name: str) -> Published:
+        found = self.find(name)
+        if found is None:
+            known = ", ".join(self.names) or "nothing that the server lists"
+            raise Missing(f"{name}: not in the store {self.url}. It holds: {known}.")
+        return found
+
+    def run_text(self, name: str) -> bytes:
+        """The record of the run that made an artifact."""
+        try:
+            return self.read(f"{name}/run/zarr.json")
+        except Missing as error:
+            raise Corrupt(f"{error}: the record of the run is missing. Copy the store there again.") from None
+
+    def read(self, file: str, start: int = 0, stop: int = _METADATA_BYTES) -> bytes:
+        """A file of the store, or bytes of it: those from `start` to `stop`, fewer where it ends before.
+
+        From the beginning there may also be more: a web server that knows no ranges sends the whole file.
+        """
+        try:
+            return bytes(self._files.cat_file(f"{self._root}/{file}", start=start, end=stop))
+        except Exception as error:  # each file system has errors of its own, which have no type in common
+            raise _explained(f"{self.url}/{file}", error) from None
+
+    def _check(self) -> None:
+        """Raises an error unless there is a store that we can read."""
+        try:
+            check_mark(self.read("zarr.json"), self.url)
+        except Missing as error:
+            raise Missing(
+                f"{self.url}: no store there ({error}). Name the URL of the folder that holds the store's zarr.json."
+            ) from None
+
+    def _checked(self, name: str, text: bytes) -> Published:
+        where = f"{self.url}/{name}/zarr.json"
+        manifest = Manifest.parse(text, where)
+        identity = object_id(manifest.kind, text)
+        if manifest.zarr_json() != text:
+            raise Corrupt(f"{where}: not in the form in which mmdiff writes manifests. Copy the store there again.")
+        if self._ids and identity not in self._ids:
+            raise Corrupt(
+                f"{where}: its digest is that of {identity}, and there is no such object in {self.url}/objects. "
+                "It was changed, or is being replaced: copy the store there again."
+            )
+        return Published(name, identity, manifest)
+
+    @cached_property
+    def _ids(self) -> set[str]:
+        return {id_of(entry) for entry in self._list("objects") if is_object_name(entry)}
+
+    def _list(self, folder: str) -> list[str]:
+        """What is in a folder, as far as we are told: not every bucket or web server lists what it lets us read."""
+        path = f"{self._root}/{folder}"
+        try:
+            found = self._files.ls(path, detail=False)
+        except (FileNotFoundError, PermissionError):
+            return []
+        except Exception as error:
+            if path.startswith("http"):
+                return []
+            raise _explained(f"{self.url}/{folder}", error) from None
+        return sorted(str(entry).rstrip("/").rpartition("/")[2] for entry in found)
+
+
+class _NoCredentials(Unreachable):
+    """Nothing says who we are."""
+
+
+def is_url(place: str) -> bool:
+    return "://" in place
+
+
+def _shown(url: str) -> str:
+    """A URL without the user and password that may be in it."""
+    return re.sub(r"://[^/@]*@", "://", url).rstrip("/")
+
+
+def _file_system(url: str, **options: Any) -> tuple[Any, str]:
+    """What reads the files of a URL, and where they are in it. Listings and connections are not kept from earlier uses."""
+    scheme = url.partition("://")[0]
+    if not is_url(url):
+        raise BadOption(f"{url}: not a URL. Write it like s3://bucket/store, or file:///path/to/store for a folder.")
+    try:
+        import fsspec
+    except ImportError:
+        raise MissingExtra("fsspec", "s3", f"Reading {scheme}://") from None
+    try:
+        files, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
+    except ImportError as error:
+        if scheme in ("s3", "s3a"):
+            raise MissingExtra("s3fs", "s3", f"Reading {scheme}://") from None
+        raise BadOption(f"{_shown(url)}: {_first_line(error)}") from None
+    except ValueError as error:
+        if "Protocol not known" in str(error):
+            known = "s3://, gs://, https:// and file://"
+            raise BadOption(f"{_shown(url)}: nothing reads {scheme}://. mmdiff reads {known}, and what fsspec knows.") from None
+        raise BadOption(f"{_shown(url)}: not a URL that can be read ({_first_line(error)}). Check it.") from None
+    return files, str(root).rstrip("/")
+
+
+def _explained(url: str, error: Exception) -> StoreError:
+    """What a file system said, in our words."""
+    reason = _first_line(error)
+    if isinstance(error, FileNotFoundError):
+        return Missing(f"{url}: {reason}" if reason and not url.endswith(reason) else f"{url} does not exist")
+    if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
+        remedy = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`."
+        return _NoCredentials(f"{url}: no credentials ({reason}). {remedy}")
+    if isinstance(error, PermissionError):
+        return Unreachable(f"{url}: access denied ({reason}). Check that your credentials may read it.")
+    return Unreachable(f"{url}: cannot be read ({reason}). Check the URL and the network, then run this again.")
+
+
+def _first_line(error: Exception) -> str:
+    text = (isinstance(error, OSError) and error.strerror) or str(error)
+    lines = text.strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:_LONGEST_REASON].rstrip(".")

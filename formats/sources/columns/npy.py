@@ -1,0 +1,89 @@
+"""Labels or ids from a `.npy` file: integers, whole floats, or strings of numpy's fixed-width kinds; never a pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import UnreadableSource
+from mmdiff.formats.sources.base import Column
+from mmdiff.formats.sources.columns.integers import int64_or_strings, integers_or_strings, whole_numbers
+from mmdiff.formats.sources.many import concatenate_strings
+from mmdiff.formats.sources.npy import NpyHeader, read_header, read_rows
+from mmdiff.formats.sources.rawfile import RawFile
+from mmdiff.formats.storage.strings import Strings
+
+# Every fixed-width string takes the room of the longest, so they are converted piece by piece.
+BLOCK_BYTES = 64 << 20
+
+
+def read_npy_column(path: Path) -> Column:
+    """A 1-D array, or a 2-D array with several labels per row."""
+    file = RawFile(path)
+    header = read_header(file)
+    if len(header.shape) not in (1, 2):
+        raise UnreadableSource(
+            f"{path}: has {len(header.shape)} dimensions (shape {header.shape}), expected 1, or 2 for several labels "
+            "per row. Save one row per embedding."
+        )
+    if 0 in header.shape:
+        raise UnreadableSource(f"{path}: holds no rows (shape {header.shape}). Check how it was written.")
+    return Column(_values(file, header), (*header.shape, 1)[1])
+
+
+def _values(file: RawFile, header: NpyHeader) -> NDArray[np.int64] | Strings:
+    if header.dtype.kind in "SU":
+        return integers_or_strings(_strings(file, header))
+    if header.dtype.kind not in "iuf":
+        raise UnreadableSource(
+            f"{file.name}: holds values of type {header.dtype}, expected integers or strings. Save it as such."
+        )
+    values = read_rows(file, header, 0, header.shape[0]).reshape(-1)
+    return whole_numbers(values, file.name) if header.dtype.kind == "f" else int64_or_strings(values)
+
+
+def _strings(file: RawFile, header: NpyHeader) -> Strings:
+    rows, per_row = (*header.shape, 1)[:2]
+    block = max(1, BLOCK_BYTES // max(1, header.dtype.itemsize * per_row))
+    parts = []
+    for start in range(0, rows, block):
+        fixed = read_rows(file, header, start, min(start + block, rows)).reshape(-1)
+        try:
+            parts.append(_flat(fixed))
+        except ValueError as error:
+            raise UnreadableSource(
+                f"{file.name}, rows {start:,} to {start + len(fixed) // per_row:,}: text that is not valid Unicode "
+                f"({error}). Save the strings again as UTF-8 or as numpy unicode."
+            ) from error
+    return concatenate_strings(parts)
+
+
+def _flat(fixed: NDArray[Any]) -> Strings:
+    """Fixed-width strings as UTF-8 without their padding."""
+    if fixed.dtype.kind == "U":
+        codes = _characters(fixed, np.uint32)
+        if codes.max(initial=0) < 128:
+            return _packed(codes, np.char.str_len(fixed))
+        fixed = np.char.encode(fixed, "utf-8")
+    lengths = np.char.str_len(fixed)
+    flat = _packed(_characters(fixed, np.uint8), lengths)
+    flat.utf8.tobytes().decode()
+    # Bytes that are valid side by side may still be cut between two strings in the middle of a character.
+    if np.any((flat.utf8[flat.offsets[:-1][lengths > 0]] & 0xC0) == 0x80):
+        raise ValueError("a string starts within a character")
+    return flat
+
+
+def _characters(fixed: NDArray[Any], unit: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+    width = fixed.dtype.itemsize // np.dtype(unit).itemsize
+    return np.frombuffer(fixed.tobytes(), unit).reshape(len(fixed), width)
+
+
+def _packed(characters: NDArray[Any], lengths: NDArray[np.int64]) -> Strings:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    kept = np.arange(characters.shape[1]) < lengths[:, None]
+    return Strings(offsets, characters[kept].astype(np.uint8))

@@ -1,0 +1,90 @@
+"""Labels or ids from a Parquet column: integers, strings, dictionaries, or lists of them for several labels per row.
+
+Everything happens on whole arrow buffers: a Python loop over 10^8 ids would take minutes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import UnreadableSource
+from mmdiff.formats.extras import import_extra
+from mmdiff.formats.sources.base import Column
+from mmdiff.formats.sources.columns.integers import int64_or_strings, integers_or_strings, whole_numbers
+from mmdiff.formats.sources.parquet import open_parquet
+from mmdiff.formats.sources.rawfile import RawFile
+from mmdiff.formats.sources.spec import choose_column
+from mmdiff.formats.storage.strings import Strings
+
+
+def read_parquet_column(path: Path, inner: str | None = None) -> Column:
+    """The column `inner`; without it the only column, or the one with a telling name."""
+    with open_parquet(RawFile(path)) as opened:
+        column = choose_column(str(path), inner, opened.schema_arrow.names)
+        chunked = opened.read(columns=[column]).column(0)
+        return _Reader(f"{path}::{column}").column(chunked)
+
+
+class _Reader:
+    """The conversions, with the modules of pyarrow at hand."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pa = import_extra("pyarrow", name)
+        self.pc = import_extra("pyarrow.compute", name)
+
+    def column(self, chunked: Any) -> Column:
+        if len(chunked) == 0:
+            raise UnreadableSource(f"{self.name}: holds no rows. Check how it was written.")
+        if not hasattr(chunked.type, "value_field"):
+            return Column(self._values(chunked))
+        lengths = self.pc.fill_null(self.pc.list_value_length(chunked), 0).to_numpy().astype(np.int64)
+        return _padded(self._values(self.pc.list_flatten(chunked)), lengths)
+
+    def _values(self, chunked: Any) -> NDArray[np.int64] | Strings:
+        types = self.pa.types
+        if types.is_dictionary(chunked.type):
+            chunked = self.pc.cast(chunked, chunked.type.value_type)
+        kind = chunked.type
+        if types.is_null(kind):
+            return np.full(len(chunked), -1, np.int64)
+        if types.is_uint64(kind):
+            # -1 for none does not exist among them.
+            return self._strings(chunked) if chunked.null_count else int64_or_strings(chunked.to_numpy())
+        if types.is_integer(kind):
+            integers: NDArray[np.int64] = self.pc.fill_null(self.pc.cast(chunked, self.pa.int64()), -1).to_numpy()
+            return integers
+        if types.is_floating(kind):
+            return whole_numbers(self.pc.cast(chunked, self.pa.float64()).to_numpy(), self.name)
+        if types.is_string(kind) or types.is_large_string(kind):
+            return self._strings(chunked)
+        raise UnreadableSource(f"{self.name}: a column of {kind}, expected integers or strings. Name another column.")
+
+    def _strings(self, chunked: Any) -> NDArray[np.int64] | Strings:
+        # Offsets of 32 bits overflow when the chunks are joined, so they are widened first.
+        texts = self.pc.fill_null(self.pc.cast(chunked, self.pa.large_string()), "")
+        joined = texts.combine_chunks()
+        _, offset_buffer, byte_buffer = joined.buffers()
+        offsets = np.frombuffer(offset_buffer, np.int64)[joined.offset : joined.offset + len(joined) + 1]
+        utf8 = np.frombuffer(byte_buffer, np.uint8)[offsets[0] : offsets[-1]]
+        return integers_or_strings(Strings(offsets - offsets[0], utf8))
+
+
+def _padded(values: NDArray[np.int64] | Strings, lengths: NDArray[np.int64]) -> Column:
+    """Lists of different lengths as rows of one length."""
+    per_row = max(1, int(lengths.max()))
+    filled = np.arange(per_row) < lengths[:, None]
+    if isinstance(values, Strings):
+        # Empty strings take no bytes, so that padding only repeats offsets.
+        sizes = np.zeros(filled.shape, np.int64)
+        sizes[filled] = np.diff(values.offsets)
+        offsets = np.zeros(sizes.size + 1, np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        return Column(Strings(offsets, values.utf8), per_row)
+    padded = np.full(filled.shape, -1, np.int64)
+    padded[filled] = values
+    return Column(padded.reshape(-1), per_row)

@@ -1,0 +1,91 @@
+"""Lists of neighbours in somebody's file: `.ivecs` (as benchmarks give the ground truth) or `.npy`, integers, -1 for none.
+
+A sparse matrix as `scipy.sparse.save_npz` writes it, in compressed rows. A pickle inside is never loaded.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import UnreadableSource
+from mmdiff.formats.sources.npy import read_header, read_rows
+from mmdiff.formats.sources.rawfile import RawFile
+from mmdiff.formats.sources.vecs import VecsFile
+
+ENDINGS = (".ivecs", ".npy")
+
+
+class NeighbourFile:
+    """One list a row, read by position from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.suffix.lower() == ".ivecs":
+            vecs = VecsFile(path, np.dtype("<i4"))
+            self.rows, self.width, self._read = vecs.rows, vecs.width, vecs.read
+            return
+        file = RawFile(path)
+        header = read_header(file)
+        if len(header.shape) != 2 or header.dtype.kind not in "iu":
+            raise UnreadableSource(
+                f"{path}: {header.dtype} of shape {header.shape}, expected integers of shape (nodes, k). "
+                "Save for each node the numbers of its neighbours."
+            )
+        if 0 in header.shape:
+            raise UnreadableSource(f"{path}: holds no neighbours (shape {header.shape}). Check how it was written.")
+        self.rows, self.width = header.shape
+        self._read = lambda start, stop: read_rows(file, header, start, stop)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start..stop-1 as they are in the file."""
+        return self._read(start, stop)
+
+
+_ARRAYS = ("format", "shape", "indptr", "indices", "data")
+_SAVE = "Save it with scipy.sparse.save_npz(FILE, A.tocsr())."
+
+
+def read_csr(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tuple[int, int]]:
+    """The values, columns, offsets and shape of a matrix whose columns exist and whose offsets can be followed."""
+    RawFile(path)
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            missing = [name for name in _ARRAYS if name not in archive]
+            if missing:
+                raise UnreadableSource(f"{path}: not a sparse matrix, there is no {missing[0]!r} in it. {_SAVE}")
+            kind, shape, indptr, indices, data = (archive[name] for name in _ARRAYS)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError, TypeError) as error:
+        if isinstance(error, UnreadableSource):
+            raise
+        raise UnreadableSource(f"{path}: not an .npz file that can be read ({error}). {_SAVE}") from None
+    name = kind.item().decode() if kind.dtype.kind == "S" and kind.shape == () else str(kind)
+    if name != "csr":
+        raise UnreadableSource(f"{path}: a sparse matrix of format {name!r}, expected 'csr'. {_SAVE}")
+    if shape.shape != (2,) or any(array.dtype.kind not in "iu" for array in (shape, indptr, indices)):
+        raise UnreadableSource(f"{path}: shape, offsets or columns that are no integers. {_SAVE}")
+    rows, columns = map(int, shape)
+    _refuse_bad_structure(path, rows, columns, indptr, indices, data)
+    return data, indices, indptr, (rows, columns)
+
+
+def _refuse_bad_structure(
+    path: Path, rows: int, columns: int, indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any]
+) -> None:
+    if not (indptr.ndim == indices.ndim == data.ndim == 1 and len(indices) == len(data)):
+        raise UnreadableSource(f"{path}: {len(indices)} columns for {len(data)} values. It is damaged: write it again.")
+    if rows < 0 or len(indptr) != rows + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
+        raise UnreadableSource(f"{path}: offsets that do not fit its {rows} rows. It is damaged: write it again.")
+    backwards = indptr[1:] < indptr[:-1]
+    if backwards.any():
+        raise UnreadableSource(f"{path}, row {int(backwards.argmax())}: offsets go backwards. It is damaged: write it again.")
+    outside = (indices < 0) | (indices >= columns)
+    if outside.any():
+        at = int(outside.argmax())
+        row = int(np.searchsorted(indptr, at, "right")) - 1
+        raise UnreadableSource(f"{path}, row {row}: column {indices[at]} of {columns}. Correct the entry.")

@@ -1,0 +1,59 @@
+"""Readers of other people's files. `open_source` finds the reader by the ending, or by what lies in the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mmdiff.formats.errors import BadOption, UnreadableSource
+from mmdiff.formats.sources.base import Source
+from mmdiff.formats.sources.containers import Hdf5Source, ZarrSource, is_zarr
+from mmdiff.formats.sources.many import ClipSource, Concatenated, is_clip
+from mmdiff.formats.sources.npy import NpySource
+from mmdiff.formats.sources.parquet import ParquetSource, RowGroupCache
+from mmdiff.formats.sources.spec import expand_spec, refuse_inner
+from mmdiff.formats.sources.vecs import BIN_DTYPES, VECS_DTYPES, BinSource, VecsSource
+
+PLAIN: dict[str, Callable[[Path], Source]] = {
+    ".npy": NpySource,
+    **dict.fromkeys(VECS_DTYPES, VecsSource),
+    **dict.fromkeys(BIN_DTYPES, BinSource),
+}
+
+SUPPORTED = f"{', '.join(PLAIN)}, .h5::dataset, .hdf5::dataset, .parquet::column, zarr folders and clip-retrieval folders"
+
+
+def open_source(specs: Sequence[str]) -> Source:
+    """The files that the specs name, as one matrix in the order given. A spec may be a pattern, in numeric order."""
+    if not specs:
+        raise BadOption("No file of embeddings was given. Name at least one.")
+    cache = RowGroupCache()
+    parts = [_open(path, inner, cache) for spec in specs for path, inner in expand_spec(spec)]
+    return parts[0] if len(parts) == 1 else Concatenated(parts)
+
+
+def _open(path: Path, inner: str | None, cache: RowGroupCache) -> Source:
+    if path.is_dir():
+        return _open_folder(path, inner)
+    ending = path.suffix.lower()
+    if ending in PLAIN:
+        refuse_inner(path, inner)
+        return PLAIN[ending](path)
+    if ending in (".h5", ".hdf5"):
+        return Hdf5Source(path, inner)
+    if ending == ".parquet":
+        return ParquetSource(path, inner, cache)
+    found = f"the ending {path.suffix}" if path.suffix else "a file without ending"
+    raise UnreadableSource(f"{path}: {found} is not one of those that can be read: {SUPPORTED}. Convert the file.")
+
+
+def _open_folder(folder: Path, inner: str | None) -> Source:
+    if is_zarr(folder):
+        return ZarrSource(folder, inner)
+    if is_clip(folder):
+        refuse_inner(folder, inner)
+        return ClipSource(folder)
+    raise UnreadableSource(
+        f"{folder}: a folder that is neither a zarr array or group (no zarr.json, .zarray or .zgroup) nor written by "
+        f"clip-retrieval (no img_emb_0.npy). To read the files in it as one, give a pattern: '{folder}/*.npy'."
+    )

@@ -1,0 +1,70 @@
+"""Removing what no name leads to: drafts of interrupted runs, and objects that were replaced. Nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmdiff.formats.errors import Locked
+from mmdiff.formats.storage import seam
+from mmdiff.formats.store.manifest import is_object_name
+from mmdiff.formats.store.store import Store
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """A folder that can go, and why."""
+
+    folder: Path
+    bytes: int
+    why: str
+
+
+def find_garbage(store: Store) -> list[Garbage]:
+    """What a collection would remove now: first what lies in `work/`, where an interrupted one may have left its half."""
+    named = {store.object_name(name) for name in store.names()}
+    left = [_garbage(folder, "left by an interrupted run") for folder in _folders(store.work)]
+    return left + [
+        _garbage(folder, "no name leads to it")
+        for folder in _folders(store.objects)
+        if is_object_name(folder.name) and folder.name not in named
+    ]
+
+
+def collect(store: Store) -> list[Garbage]:
+    """Removes it, while nobody writes; readers keep the maps they have."""
+    with _alone(store):
+        garbage = find_garbage(store)
+        for item in garbage:
+            doomed = item.folder
+            if doomed.parent == store.objects:
+                # Half-removed it must not look like an object any more.
+                seam.make_folder(store.work)
+                doomed = store.work / f"removed.{doomed.name}"
+                seam.move_folder(item.folder, doomed)
+            seam.remove_folder(doomed)
+        seam.remove_empty_folder(store.work)
+        return garbage
+
+
+@contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    lock = seam.lock_folder(store.path, exclusive=True)
+    if lock is None:
+        raise Locked(f"{store.path}: a run is writing to the store. Wait for it to end, then collect again.")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _garbage(folder: Path, why: str) -> Garbage:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return Garbage(folder, sum(path.stat().st_size for path in files), why)
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []

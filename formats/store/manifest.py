@@ -1,0 +1,166 @@
+"""Manifests: what an artifact is (its group's attributes) and how it came about (the attributes of its subgroup `run`).
+
+The manifest proper holds nothing that differs between two runs over the same input, so its bytes, and the digest of them that
+names the object folder, are the same for an undisturbed run and for one that was killed and continued. Times, memory, versions
+and paths are the run's. Together with the checksums of all chunks, the digest covers every byte of an artifact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.storage.arrays import ArraySpec
+
+Json = dict[str, Any]
+
+_ARRAY_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_FIELDS = {"kind": str, "schema": int, "parameters": dict, "inputs": dict, "facts": dict, "arrays": dict}
+_OBJECT_NAME = re.compile(r"([a-z]+)-([0-9a-f]{24})(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """An array of an artifact, and the checksum of each of its chunks."""
+
+    spec: ArraySpec
+    crcs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides what an artifact will hold, known before it is made.
+
+    `inputs` says for each input what it is: {"artifact": name, "object": id} or {"source": name, "bytes": ..., "digest": ...}.
+    `witness` (modification times) vouches for source files of which the digest only saw samples. It is no part of the
+    manifest: the same bytes in another file are the same artifact.
+    """
+
+    kind: str
+    schema: int
+    parameters: Json
+    inputs: Json
+    witness: Json = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an artifact is. `facts` are what was found while making it."""
+
+    kind: str
+    schema: int
+    parameters: Json
+    inputs: Json
+    facts: Json
+    arrays: Mapping[str, ArrayEntry]
+
+    def zarr_json(self) -> bytes:
+        document = {
+            **vars(self),
+            "arrays": {
+                name: {**entry.spec.to_json(), "crc32c": [f"{crc:08x}" for crc in entry.crcs]}
+                for name, entry in self.arrays.items()
+            },
+        }
+        return group_json({"mmdiff": document})
+
+    @classmethod
+    def parse(cls, text: bytes, where: str) -> Manifest:
+        document = attributes(text, where).get("mmdiff")
+        if not isinstance(document, dict) or {key: type(value) for key, value in document.items()} != _FIELDS:
+            raise Corrupt(f"{where}: not a manifest of mmdiff. Rebuild the artifact.")
+        arrays = {name: _array_entry(name, entry, where) for name, entry in document["arrays"].items()}
+        return cls(**{**document, "arrays": arrays})
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return sum(entry.spec.bytes_on_disk for entry in self.arrays.values())
+
+    def follows(self, recipe: Recipe) -> bool:
+        """Whether this is what the recipe makes."""
+        return all(getattr(self, key) == getattr(recipe, key) for key in ("kind", "schema", "parameters", "inputs"))
+
+
+def object_id(kind: str, manifest: bytes) -> str:
+    """The name of the object folder: the kind, for people, and a digest of the manifest."""
+    return f"{kind}-{hashlib.blake2b(manifest, digest_size=12).hexdigest()}"
+
+
+def is_object_name(name: str) -> bool:
+    return _OBJECT_NAME.fullmatch(name) is not None
+
+
+def object_names(identity: str) -> Iterator[str]:
+    """What the folder of an object may be called. A damaged one that has the first name is left to its readers and to `gc`."""
+    yield identity
+    yield from (f"{identity}.{number}" for number in itertools.count(1))
+
+
+def id_of(object_name: str) -> str:
+    """The id of an object folder; a folder that replaced a damaged one carries a number behind it."""
+    return object_name.partition(".")[0]
+
+
+def run_json(run: Json) -> bytes:
+    """The group `run`, sealed by a digest of its own since the object's does not cover it."""
+    return group_json({"run": run, "digest": _digest(run)})
+
+
+def parse_run(text: bytes, where: str) -> Json:
+    found = attributes(text, where)
+    run = found.get("run")
+    with suppress(ValueError):
+        if isinstance(run, dict) and found.get("digest") == _digest(run) and run_json(run) == text:
+            return run
+    raise Corrupt(f"{where}: the record of the run is damaged. Rebuild the artifact.")
+
+
+def group_json(group_attributes: Json) -> bytes:
+    return encode({"zarr_format": 3, "node_type": "group", "attributes": group_attributes})
+
+
+def encode(document: Json) -> bytes:
+    """JSON that people can read, always the same bytes for the same content.
+
+    A file name that is no UTF-8 reaches us with lone surrogates; written out so, they are the escapes that JSON has for them.
+    """
+    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode(errors="backslashreplace")
+
+
+def attributes(text: bytes, where: str) -> Json:
+    """The attributes of a zarr group."""
+    try:
+        found = json.loads(text)["attributes"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Corrupt(f"{where}: not the metadata of a zarr group. Rebuild the artifact.")
+    return found
+
+
+def _digest(document: Json) -> str:
+    return hashlib.blake2b(encode(document), digest_size=12).hexdigest()
+
+
+def _array_entry(name: str, document: Any, where: str) -> ArrayEntry:
+    if not _ARRAY_NAME.fullmatch(name) or name == "run":
+        raise Corrupt(f"{where}: {name!r} is no name for an array. Rebuild the artifact.")
+    spec = ArraySpec.from_json(document, f"{where}, array {name}")
+    try:
+        crcs = tuple(int(crc, 16) for crc in document["crc32c"])
+    except (KeyError, TypeError, ValueError):
+        raise Corrupt(f"{where}, array {name}: unreadable checksums. Rebuild the artifact.") from None
+    if len(crcs) != spec.chunks or not all(0 <= crc < 1 << 32 for crc in crcs):
+        raise Corrupt(f"{where}, array {name}: {len(crcs)} checksums for {spec.chunks} chunks. Rebuild the artifact.")
+    return ArrayEntry(spec, crcs)

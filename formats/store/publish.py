@@ -1,0 +1,377 @@
+"""Publishing: artifacts are drafted in `work/`, moved to `objects/` when they are whole, and then get their names.
+
+A draft belongs to a recipe. A run that is killed leaves its draft behind, and the same command takes it up again: chunks that
+are there and match their checksum are not made a second time. A draft of another recipe is thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, InputError, Locked
+from mmdiff.formats.storage import seam
+from mmdiff.formats.storage.arrays import ArraySpec
+from mmdiff.formats.storage.crc import crc32c, tail
+from mmdiff.formats.storage.direct import read_pages
+from mmdiff.formats.storage.mapping import map_chunks
+from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.store.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, object_names, run_json
+from mmdiff.formats.store.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name, open_chunk
+from mmdiff.formats.store.verify import chunk_is_whole, problems_of_files
+
+
+@dataclass
+class ArrayWriter:
+    """An array in the making. Chunks may be written in any order and from several threads."""
+
+    folder: Path
+    spec: ArraySpec
+    crcs: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seam.make_folder(self.folder)
+        for chunk in range(self.spec.chunks):
+            crc = chunk_is_whole(self.folder / self.spec.chunk_file(chunk), self.spec)
+            if crc is not None:
+                self.crcs[chunk] = crc
+
+    @property
+    def missing(self) -> list[int]:
+        """The chunks that are still to be written."""
+        return [chunk for chunk in range(self.spec.chunks) if chunk not in self.crcs]
+
+    def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
+        """Writes the rows of one chunk; what is not cached is best read by `read`."""
+        pieces, crc = self.pieces(chunk, rows)
+        seam.write_file(self.folder / self.spec.chunk_file(chunk), *pieces, cached=cached)
+        self.crcs[chunk] = crc
+
+    def read(self, chunk: int, out: NDArray[Any]) -> None:
+        """Reads the rows of one chunk that is there over those of an array, past the page cache."""
+        descriptor = self._open(chunk)
+        try:
+            read_pages(descriptor, out)
+        finally:
+            os.close(descriptor)
+
+    def pieces(self, chunk: int, rows: NDArray[Any]) -> tuple[tuple[seam.Bytes, ...], int]:
+        """What the file of a chunk holds, and its checksum."""
+        start, stop = self.spec.rows(chunk)
+        expected = (stop - start, *self.spec.table[1:])
+        if rows.shape != expected:
+            raise ValueError(f"{self.folder.name}: chunk {chunk} takes rows of shape {expected}, not {rows.shape}")
+        data = np.ascontiguousarray(rows, np.dtype(self.spec.dtype).newbyteorder("<"))
+        padding = bytes(self.spec.chunk_bytes - data.nbytes)
+        crc = crc32c(padding, crc32c(data))
+        return (data, padding, tail(crc)), crc
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """Writes all that is missing of an array that is in memory."""
+        rows = values.reshape(self.spec.table)
+        for chunk in self.missing:
+            start, stop = self.spec.rows(chunk)
+            self.write(chunk, rows[start:stop])
+
+    def mapped(self) -> NDArray[Any]:
+        """The array as readers will see it; all of its chunks must be there."""
+        return map_chunks(self.spec, self._descriptors(), self._open)
+
+    def _open(self, chunk: int) -> int:
+        return open_chunk(self.folder, self.spec, chunk, self.crcs[chunk])
+
+    def _descriptors(self) -> Iterator[int]:
+        for chunk in range(self.spec.chunks):
+            descriptor = self._open(chunk)
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+    def finish(self) -> None:
+        """Writes the array's metadata, and leaves nothing in its folder that does not belong there."""
+        expected = {"zarr.json", *(self.spec.chunk_file(chunk) for chunk in range(self.spec.chunks))}
+        for path in self.folder.iterdir():
+            if path.name not in expected:
+                seam.remove_file(path)
+        seam.write_file(self.folder / "zarr.json", encode(self.spec.zarr_json()))
+        seam.sync_folder(self.folder)
+
+
+class Draft:
+    """One artifact in the making; see `Publication.draft`."""
+
+    def __init__(self, folder: Path, name: str, recipe: Recipe) -> None:
+        self.name = name
+        self.recipe = recipe
+        self.writers: dict[str, ArrayWriter] = {}
+        self.checkpoint = folder / "checkpoint"
+        self._object = folder / "object"
+        note = folder / "recipe.json"
+        if _read_json(note) != json.loads(encode(recipe.to_json())):
+            if self.checkpoint.exists():
+                seam.remove_file(self.checkpoint)
+            if self._object.exists():
+                seam.remove_folder(self._object)
+            seam.write_file(note, encode(recipe.to_json()))
+        seam.make_folder(self._object)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
+        """Declares an array, and finds what an interrupted run has already written of it."""
+        writer = ArrayWriter(self.folder_of(name), ArraySpec.fit(shape, dtype, rows_per_chunk))
+        declared = [*self.writers.values(), writer]
+        needed = sum(len(array.missing) * array.spec.file_bytes for array in declared)
+        free = seam.free_bytes(self._object)
+        if needed > free:
+            raise DiskFull(
+                f"{self.name}, array {name}: {needed:,} bytes are still to be written, but the disk has {free:,} free. "
+                "Make room, or put the store on another disk with --store."
+            )
+        self.writers[name] = writer
+        return writer
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
+        """An array that is needed on the way and is no part of the artifact; it goes when the artifact is published."""
+        return ArrayWriter(self._object / name, ArraySpec.fit(shape, dtype, rows_per_chunk))
+
+    def drop(self, scratch: str) -> None:
+        """An array that was needed on the way, and is not any more."""
+        if (self._object / scratch).exists():
+            seam.remove_folder(self._object / scratch)
+
+    def has(self, scratch: str) -> bool:
+        """Whether an array was begun, by this run or by one before it."""
+        return (self._object / scratch).is_dir()
+
+    def note(self, note: Json) -> None:
+        """Keeps what a later run has to know in order to continue this one."""
+        seam.write_file(self.checkpoint, encode(note))
+
+    @property
+    def noted(self) -> Json:
+        """The note of this run, or of the one that it continues."""
+        found = _read_json(self.checkpoint)
+        return found if isinstance(found, dict) else {}
+
+    def keep(self, part: str, document: Json) -> None:
+        """Keeps a finished part of the work for a run that continues this one; it goes when the artifact is published."""
+        seam.write_file(self._object / f"{part}.json", encode(document))
+
+    def kept(self, part: str) -> Json | None:
+        """A part that this run has kept, or the one that it continues."""
+        found = _read_json(self._object / f"{part}.json")
+        return found if isinstance(found, dict) else None
+
+    def adopt(self, scratch: ArrayWriter, name: str) -> None:
+        """Makes an array that was needed on the way a part of the artifact, as it is."""
+        folder = self._object / name
+        seam.remove_empty_folder(folder)
+        seam.move_folder(scratch.folder, folder)
+        self.writers[name] = ArrayWriter(folder, scratch.spec)
+
+    def values(self, name: str, values: NDArray[Any]) -> None:
+        """Writes an array that is in memory."""
+        self.array(name, values.shape, values.dtype.name).fill(values)
+
+    def strings(self, column: str, strings: Strings) -> None:
+        self.values(f"{column}_offsets", strings.offsets)
+        self.values(f"{column}_utf8", strings.utf8)
+
+    def folder_of(self, array: str) -> Path:
+        """Where an array is made."""
+        return self._object / array
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether there is a finished chunk or part, or a checkpoint, of this run or of one before it."""
+        chunks = (path for path in self._object.glob("*/c.*") if path.suffix != ".part")
+        return self.checkpoint.exists() or any(chunks) or any(self._object.glob("*.json"))
+
+    def manifest(self, facts: Json) -> Manifest:
+        arrays = {
+            name: ArrayEntry(writer.spec, tuple(writer.crcs[chunk] for chunk in range(writer.spec.chunks)))
+            for name, writer in self.writers.items()
+        }
+        recipe = self.recipe
+        return Manifest(recipe.kind, recipe.schema, recipe.parameters, recipe.inputs, facts, arrays)
+
+    def id(self, facts: Json) -> str:
+        """What will identify the artifact; all of its chunks must be there."""
+        return object_id(self.recipe.kind, self.manifest(facts).zarr_json())
+
+    def publish(self, objects: Path, facts: Json, run: Json) -> str:
+        """Moves the finished artifact among the objects, its manifest last; returns the name of its folder there."""
+        for path in self._object.iterdir():
+            if path.name not in self.writers:
+                seam.remove_folder(path) if path.is_dir() else seam.remove_file(path)
+        for writer in self.writers.values():
+            writer.finish()
+        seam.make_folder(self._object / "run")
+        seam.write_file(self._object / "run" / "zarr.json", run_json(run))
+        seam.sync_folder(self._object / "run")
+        seam.write_file(self._object / "zarr.json", self.manifest(facts).zarr_json())
+        seam.sync_folder(self._object)
+        seam.make_folder(objects)
+        return next(name for name in object_names(self.id(facts)) if seam.move_folder(self._object, objects / name))
+
+
+class Publication:
+    """The right to publish under some names, held by one run at a time. Readers never wait for it."""
+
+    def __init__(self, path: Path, names: Sequence[str], command: str) -> None:
+        self.store = Store(path)
+        self.names = [check_name(name) for name in names]
+        self._holder = encode({"pid": os.getpid(), "host": os.uname().nodename, "command": command})
+        self._locks: list[int] = []
+        self._drafts: dict[str, Draft] = {}
+        self._unnamed: dict[str, Path] = {}
+        self._done: set[str] = set()
+
+    def __enter__(self) -> Self:
+        _refuse_other_folders(self.store.path)
+        try:
+            self._take(seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: `mmdiff gc` is running.")
+            for name in self.names:
+                lock = self._work(name) / "lock"
+                self._take(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
+                seam.describe_lock(lock, self._locks[-1], self._holder)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if isinstance(error, InputError):
+                for name, folder in self._unnamed.items():
+                    seam.move_folder(folder, self._work(name) / "object")
+            for name in self.names[: max(0, len(self._locks) - 1)]:
+                if not self._worth_keeping(name, error):
+                    self._remove_work(name)
+            seam.remove_empty_folder(self.store.work)
+            self._unmark()
+        finally:
+            self._release()
+
+    def find(self, recipe: Recipe) -> Artifact | None:
+        """An object that the recipe made before, named or not, and that is whole to the last byte."""
+        for folder in sorted(self.store.objects.glob(f"{recipe.kind}-*")):
+            with suppress(Corrupt):
+                artifact = self.store.open_object(f"objects/{folder.name}", folder.name)
+                same = artifact.manifest.follows(recipe) and artifact.run.get("witness") == recipe.witness
+                if same and not any(problems_of_files(artifact)):
+                    return artifact
+        return None
+
+    def draft(self, name: str, recipe: Recipe) -> Draft:
+        """Begins an artifact, or takes up what an interrupted run with the same recipe has left of it."""
+        self._drafts[name] = Draft(self._work(name), name, recipe)
+        return self._drafts[name]
+
+    def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
+        """Makes a finished draft an object, which has no name yet."""
+        self._mark(self.store.objects, self._work(draft.name))
+        object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.witness})
+        self._unnamed[draft.name] = self.store.objects / object_name
+        return self.store.open_object(draft.name, object_name)
+
+    def link(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Gives objects their names: from here on they are what readers find."""
+        for name, artifact in artifacts.items():
+            link, target = self.store.path / name, f"../objects/{artifact.folder.name}"
+            if not link.is_symlink() or str(link.readlink()) != target:
+                if link.exists() and not link.is_symlink():
+                    raise Corrupt(f"{link}: not a name that mmdiff gave, but a file or folder. Move it elsewhere.")
+                self._mark(link.parent, self._work(name))
+                seam.point(link, target, self._work(name))
+            self._unnamed.pop(name, None)
+            self._done.add(name)
+
+    def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
+        """Whether the work folder of a name holds what a later run can continue.
+
+        Bad input is not continued, so its draft goes; but a draft that this run never took up is not this run's to remove.
+        """
+        if name in self._done:
+            return False
+        if name not in self._drafts:
+            return (self._work(name) / "object").exists()
+        return error is not None and not isinstance(error, InputError) and self._drafts[name].has_chunks
+
+    def _work(self, name: str) -> Path:
+        return self.store.work / name.replace("/", ".")
+
+    def _mark(self, namespace: Path, scratch: Path) -> None:
+        """Makes the store, and one of its folders, zarr groups."""
+        for folder, text in ((self.store.path, STORE_JSON), (namespace, NAMESPACE_JSON)):
+            if not (folder / "zarr.json").exists():
+                seam.place_file(folder / "zarr.json", text, scratch)
+
+    def _unmark(self) -> None:
+        """Leaves no trace of a store that nothing was ever published to, unless another run is about to."""
+        unused = {entry.name for entry in _entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
+            entry.is_dir() for entry in _entries(self.store.objects)
+        )
+        if unused and self._locks and seam.make_exclusive(self._locks[0]):
+            for folder in (self.store.objects, self.store.path):
+                seam.remove_file(folder / "zarr.json")
+                seam.remove_empty_folder(folder)
+
+    def _take(self, lock: int | None, problem: str) -> None:
+        if lock is None:
+            raise Locked(f"{problem} Wait for it to end, then run this again.")
+        self._locks.append(lock)
+
+    def _release(self) -> None:
+        for lock in reversed(self._locks):
+            os.close(lock)
+        self._locks.clear()
+
+    def _remove_work(self, name: str) -> None:
+        folder = self._work(name)
+        for path in list(_entries(folder)):
+            if path.is_dir():
+                seam.remove_folder(path)
+            elif path.name != "lock":
+                seam.remove_file(path)
+        seam.remove_file(folder / "lock")
+        seam.remove_empty_folder(folder)
+
+
+def _refuse_other_folders(path: Path) -> None:
+    """A store is a folder of its own."""
+    if path.exists() and not path.is_dir():
+        raise BadOption(f"{path}: a file, not a folder. Name another place for the store with --store.")
+    # Looked at once: another run may be making a store of it at this moment.
+    names = {entry.name for entry in _entries(path)}
+    if "zarr.json" in names:
+        Store.open(path)
+    elif names - {"work"}:
+        raise BadOption(f"{path}: a folder with other files in it, not a store. Name a new folder with --store.")
+
+
+def _holder_of(lock: Path) -> str:
+    holder = _read_json(lock)
+    if not isinstance(holder, dict):
+        return "another run"
+    return f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    return folder.iterdir() if folder.is_dir() else iter(())

@@ -1,0 +1,114 @@
+"""`mmdiff plan build-graph`: what building the graph will take, from the store's sizes and the speed of a search of seconds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.building.memory_model import (
+    USUAL_PARTITIONS,
+    Sizes,
+    disk_for_background,
+    for_background,
+    for_cells,
+    for_graph,
+    for_points,
+)
+from mmdiff.building.stage import FLAT, ROLES, Request
+from mmdiff.formats.errors import BadOption, Missing
+from mmdiff.formats.storage.seam import free_bytes
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Store
+from mmdiff.knn.cells import partition
+from mmdiff.knn.search.flat import search_flat
+from mmdiff.knn.search.refine import refine
+from mmdiff.runtime.threads import cores, in_threads
+
+# Rows that the search is timed on.
+_SAMPLE = 1 << 13
+
+# An edge of W for each entry of W0, and for most of them one back: on real descriptors a quarter is reciprocal.
+_EDGES_PER_ENTRY = 1.8
+
+# Neighbours' neighbours that are new to a row, of all that its neighbours name.
+_NEW = 0.35
+
+# Entries that are symmetrised in a second, on each core.
+_SYMMETRISED = 12e6
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """What a run will take. Bytes, seconds."""
+
+    index: str
+    nodes: int
+    memory: int
+    memory_limit: int
+    disk: int
+    disk_free: int
+    seconds: float
+
+    def summary(self) -> Json:
+        return asdict(self)
+
+
+def plan_build_graph(path: Path, request: Request) -> GraphPlan:
+    """The plan for all that was imported; what exists already is planned as if it did not."""
+    store = Store.open(path)
+    roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
+    if not roles.keys() & {"background", "seeds"}:
+        raise Missing(f"{path}: nothing to build a graph of. Run first: mmdiff import FILE --role background")
+    if request.index not in ("auto", "flat"):
+        raise BadOption(f"--index {request.index}: only auto and flat can be planned. Leave the option out.")
+    rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
+    vectors = next(iter(roles.values())).array("vectors")
+    points = rows.get("seeds", 0) + (rows.get("test", 0) if request.transductive else 0)
+    sizes = Sizes(rows.get("background", 0), vectors.shape[1], vectors.dtype.name, request.k, points, request.transductive)
+    nodes = sizes.nodes + points
+    flat = request.index == "flat" or sizes.nodes * sizes.nodes * sizes.width <= FLAT
+    stages = [for_cells(sizes), for_background(sizes), for_points(sizes), for_graph(sizes)]
+    memory = max(stage.fixed + stage.threads(request.memory) * stage.thread for stage in stages)
+    lists = 8 * request.k * nodes
+    disk = (
+        disk_for_background(sizes, 1 if flat else USUAL_PARTITIONS) + int(4 * _EDGES_PER_ENTRY * request.k * nodes) + 12 * nodes
+    )
+    disk += lists if points else 0
+    seconds = _seconds(sizes, np.asarray(vectors[:_SAMPLE]), flat, rows.get("test", 0))
+    index = "flat" if flat else "cells"
+    return GraphPlan(index, nodes, memory, request.memory, disk, free_bytes(path), round(seconds, 3))
+
+
+def _seconds(sizes: Sizes, sample: NDArray[Any], flat: bool, tests: int) -> float:
+    product, visit = _speeds(sample, sizes.k)
+    nodes, others = sizes.nodes, sizes.points + tests
+    outside = others * (nodes + sizes.points) * sizes.width / product
+    symmetrised = sizes.k * (nodes + sizes.points) / (_SYMMETRISED * cores())
+    if flat:
+        return nodes * nodes * sizes.width / product + outside + symmetrised
+    below = partition.first_level(nodes)
+    in_cells = USUAL_PARTITIONS * nodes * partition.CELL_ROWS * sizes.width / product
+    assigned = USUAL_PARTITIONS * nodes * 5 * below * sizes.width / product
+    refined = nodes * _NEW * sizes.k * sizes.k * visit
+    measured = 1024 * nodes * sizes.width / product
+    return in_cells + assigned + refined + measured + min(outside, in_cells) + symmetrised
+
+
+def _speeds(sample: NDArray[Any], k: int) -> tuple[float, float]:
+    """Multiply-adds in a second of a search by products of matrices, and seconds for each candidate that is looked at alone."""
+    pieces = np.array_split(np.arange(len(sample)), cores())
+    found = []
+    clock = time.perf_counter()
+    for part in in_threads(lambda rows: search_flat(sample[rows], sample, min(k, len(sample))), pieces):
+        found.append(part)
+    product = sample.size * len(sample) / max(time.perf_counter() - clock, 1e-9)
+    neighbors, similarities = (np.concatenate([part[i] for part in found]) for i in (0, 1))
+    clock = time.perf_counter()
+    for _ in in_threads(lambda rows: refine(sample, sample[rows], neighbors[rows], similarities[rows], neighbors), pieces):
+        pass
+    return product, (time.perf_counter() - clock) / (len(sample) * _NEW * k * k)

@@ -1,0 +1,246 @@
+"""`mmdiff build-graph`: from descriptors to the symmetrised graph, stage by stage, each of which is done once.
+
+descriptors/background -> models/cells -> knn/BB          off-line: whatever the seeds are
+knn/BB + descriptors/seeds -> knn/W0                      on-line
+all nodes + descriptors/test -> knn/test
+knn/W0 (knn/BB where there are no seeds) -> graph/W
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.building.memory_model import Sizes, Stage, for_background, for_cells, for_graph, for_points, refuse_little_memory
+from mmdiff.formats.errors import BadOption, Missing, Stale, WidthMismatch
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import Draft, Publication
+from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.graph.lists import ArrayLists
+from mmdiff.graph.symmetrise import symmetrise
+from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
+from mmdiff.knn import background as bb
+from mmdiff.knn.cells import order as cell_order
+from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.completion import Background, Nodes, write_test, write_W0
+from mmdiff.knn.faiss_index.factory import index_bytes
+from mmdiff.knn.faiss_index.gpu import require_gpu
+from mmdiff.runtime.executor import Here, Units
+from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.progress import Progress, silent
+
+SCHEMA = 1
+W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
+ROLES = ("background", "seeds", "test")
+
+# Below this many multiply-adds it takes some ten seconds to compare everything with everything.
+FLAT = 5 * 10**11
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    k: int = 30
+    recall: float = 0.95
+    index: str = "auto"
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    memory: int = 8 << 30
+    seed: int = 0
+    edge_weights: EdgeWeights = "constant"
+    sigma: float | None = None
+    lambda_: float | None = None
+    transductive: bool = False
+    command: str = "mmdiff build-graph"
+
+
+@dataclass
+class Outcome:
+    """The artifacts of the graph, and the seconds that those took which were made now."""
+
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Json:
+        return {
+            name: {
+                "object": artifact.id,
+                "reused": name not in self.seconds,
+                "seconds": round(self.seconds.get(name, 0.0), 3),
+                "bytes": artifact.manifest.bytes_on_disk,
+                "facts": artifact.manifest.facts,
+            }
+            for name, artifact in self.artifacts.items()
+        }
+
+
+def build_graph(path: Path, request: Request, progress: Progress = silent, units: Units | None = None) -> Outcome:
+    """Makes what is missing of the graph over all that was imported, or out of date. `units` search the background."""
+    store = Store.open(path)
+    roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
+    weighting = choose(request.edge_weights, request.sigma, request.lambda_)
+    _refuse_bad_options(request)
+    _refuse_bad_roles(store, request, roles)
+    with Publication(path, [cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
+        stages = _Stages(publication, request, roles, progress, units or Here())
+        background = stages.background() if "background" in roles else None
+        nodes = stages.nodes(background)
+        lists = stages.completed(nodes) if len(nodes.points) else stages.outcome.artifacts[bb.NAME]
+        if "test" in roles:
+            stages.test(nodes)
+        stages.graph(lists, nodes, weighting)
+        return stages.outcome
+
+
+class _Stages:
+    """The stages of one run; each finds what was made before from the same inputs, or makes it, and gives it its name."""
+
+    def __init__(
+        self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress, units: Units
+    ) -> None:
+        self.publication, self.request, self.roles, self.progress, self.units = publication, request, roles, progress, units
+        self.outcome = Outcome()
+        self.sizes = _sizes(request, roles)
+        self.needs = _needs(self.sizes, units.workers)
+
+    def background(self) -> Background:
+        """Off-line: cell order and the lists of the background."""
+        request, descriptors = self.request, self.roles["background"]
+        vectors = descriptors.array("vectors")
+        index = _index(request, descriptors)
+        recipe = cell_order.recipe(descriptors, request.k, request.recall if index == "cells" else None, request.seed)
+
+        def make_cells(draft: Draft, threads: int) -> Json:
+            return cell_order.make(draft, vectors, threads, self.progress)
+
+        artifact = self._make(cell_order.NAME, recipe, make_cells)
+        cells = Cells.of(artifact)
+        recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed)
+
+        def make_lists(draft: Draft, threads: int) -> Json:
+            return bb.make(draft, artifact, self._searchers(threads), self.progress)
+
+        lists = self._make(bb.NAME, recipe, make_lists)
+        return Background(cells, (lists.array("neighbors"), lists.array("similarities")))
+
+    def _searchers(self, threads: int) -> bb.Searchers:
+        """Of the background. Where they are several, each has its share of the memory."""
+        return bb.Searchers(threads, self.units, self.needs[bb.NAME].most_threads(self.request.memory))
+
+    def nodes(self, background: Background | None) -> Nodes:
+        joining = [role for role in (("seeds", "test") if self.request.transductive else ("seeds",)) if role in self.roles]
+        points = [self.roles[role].array("vectors") for role in joining]
+        none: NDArray[Any] = np.empty((0, self.sizes.width), np.float32)
+        together = np.concatenate(points) if len(points) > 1 else points[0] if points else none
+        return Nodes(background, together, self.request.k, self.request.recall, self.request.seed)
+
+    def completed(self, nodes: Nodes) -> Artifact:
+        """On-line: the lists of all nodes."""
+        recipe = self._knn_recipe(W0, "seeds", *(("test",) if self.request.transductive else ()))
+        return self._make(W0, recipe, lambda draft, threads: write_W0(draft, nodes, threads, self.progress))
+
+    def test(self, nodes: Nodes) -> None:
+        test = self.roles["test"].array("vectors")
+        recipe = self._knn_recipe(TEST, "seeds", "test")
+        self._make(TEST, recipe, lambda draft, threads: write_test(draft, nodes, test, threads, self.progress))
+
+    def graph(self, lists: Artifact, nodes: Nodes, weighting: Weighting | None) -> None:
+        recipe = Recipe("graph", SCHEMA, parameters(weighting), self._inputs(lists.name, cell_order.NAME))
+
+        def make(draft: Draft, _threads: int) -> Json:
+            rows = ArrayLists(lists.array("neighbors"), lists.array("similarities"))
+            facts = symmetrise(rows, draft, self.request.memory, self.progress, weighting)
+            if nodes.background is not None:
+                draft.values("order", nodes.background.cells.order)
+            seeds = len(self.roles["seeds"].array("vectors")) if "seeds" in self.roles else 0
+            return {**facts, "background": nodes.border, "seeds": seeds, "test": nodes.count - nodes.border - seeds}
+
+        self._make(GRAPH, recipe, make)
+
+    def _knn_recipe(self, name: str, *roles: str) -> Recipe:
+        request = self.request
+        values = {"lists": name, "k": request.k, "recall": request.recall, "seed": request.seed}
+        values |= {"transductive": request.transductive}
+        descriptors = {role: self.roles[role] for role in roles if role in self.roles}
+        inputs = {role: {"artifact": artifact.name, "object": artifact.id} for role, artifact in descriptors.items()}
+        return Recipe("knn", SCHEMA, values, {**inputs, **self._inputs(bb.NAME, cell_order.NAME)})
+
+    def _inputs(self, *names: str) -> Json:
+        made = {name: self.outcome.artifacts[name] for name in names if name in self.outcome.artifacts}
+        return {name.split("/")[1]: {"artifact": name, "object": artifact.id} for name, artifact in made.items()}
+
+    def _make(self, name: str, recipe: Recipe, make: Callable[[Draft, int], Json]) -> Artifact:
+        """`make` is told how many threads the memory allows for."""
+        artifact = self.publication.find(recipe)
+        if artifact is None:
+            # Before the first stage that is made, whatever is to come is known to fit.
+            refuse_little_memory(self.request.memory, list(self.needs.items())[list(self.needs).index(name) :], self.sizes)
+            run = Run(self.request.command)
+            draft = self.publication.draft(name, recipe)
+            facts = make(draft, self.needs[name].threads(self.request.memory))
+            artifact = self.publication.publish(draft, facts, run.record())
+            self.outcome.seconds[name] = run.seconds
+        self.publication.link({name: artifact})
+        self.outcome.artifacts[name] = self.publication.store.open_artifact(name)
+        return self.outcome.artifacts[name]
+
+
+def _index(request: Request, background: Artifact) -> str:
+    """What the background is searched with."""
+    rows, width = background.spec("vectors").shape
+    if request.index == "auto":
+        return "flat" if rows * rows * width <= FLAT else "cells"
+    return request.index
+
+
+def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:
+    rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
+    spec = next(iter(roles.values())).spec("vectors")
+    nodes, seeds, tests = (rows.get(role, 0) for role in ROLES)
+    index = _index(request, roles["background"]) if nodes else "flat"
+    chosen = 0 if index in ("flat", "cells") else index_bytes(nodes, spec.shape[1], index)
+    points = seeds + (tests if request.transductive else 0)
+    return Sizes(nodes, spec.shape[1], spec.dtype, request.k, points, request.transductive, chosen)
+
+
+def _needs(sizes: Sizes, workers: int) -> dict[str, Stage]:
+    """What each stage holds, in their order; the background is searched by several workers."""
+    stages = {cell_order.NAME: for_cells, bb.NAME: for_background, W0: for_points, TEST: for_points, GRAPH: for_graph}
+    made = {name: stage for name, stage in stages.items() if sizes.nodes or name not in (cell_order.NAME, bb.NAME)}
+    needs = {name: stage(sizes) for name, stage in made.items() if sizes.points or name != W0}
+    return {name: stage.times(workers) if name == bb.NAME else stage for name, stage in needs.items()}
+
+
+def _refuse_bad_options(request: Request) -> None:
+    if request.k < 1:
+        raise BadOption(f"--k {request.k}: at least one neighbour is needed. The paper uses 30.")
+    if not 0 < request.recall <= 1:
+        raise BadOption(f"--recall {request.recall}: a share above 0 and up to 1 is needed, for example 0.95.")
+    if Path(request.index).exists():
+        raise BadOption(
+            f"--index {request.index}: a file. mmdiff builds its own index; give auto, flat, or a factory string such as "
+            "IVF4096,Flat."
+        )
+    if request.device == "gpu":
+        require_gpu()
+
+
+def _refuse_bad_roles(store: Store, request: Request, roles: dict[str, Artifact]) -> None:
+    if not roles.keys() & {"background", "seeds"}:
+        raise Missing(f"{store.path}: nothing to build a graph of. Run first: mmdiff import FILE --role background")
+    if request.transductive and "test" not in roles:
+        raise BadOption("--transductive: there are no test points. Import them with --role test, or leave the option out.")
+    widths = {role: artifact.spec("vectors").shape[1] for role, artifact in roles.items()}
+    for role, artifact in roles.items():
+        if artifact.manifest.inputs["pca"]["object"] != store.id("models/pca"):
+            raise Stale(f"descriptors/{role} was made with another models/pca. Run again: {artifact.run['command']}")
+        if widths[role] != next(iter(widths.values())):
+            raise WidthMismatch(f"descriptors/{role}: rows of {widths[role]} values, other roles differ. Import it again.")
+    nodes = sum(roles[role].spec("vectors").shape[0] for role in roles if role != "test" or request.transductive)
+    if request.k > nodes:
+        raise BadOption(f"--k {request.k}: there are only {nodes} nodes. Use --k {nodes} or less.")

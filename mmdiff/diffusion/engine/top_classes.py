@@ -1,0 +1,89 @@
+"""The best classes of every node, gathered batch by batch: what `--predict-nodes` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.kernels.jit import kernel
+from mmdiff.labels.classes import UNLABELLED
+from mmdiff.runtime.threads import in_threads
+
+_BLOCK_ROWS = 1 << 14
+TOP = 5
+BYTES_PER_NODE = 8 * TOP
+
+Rows = Callable[[int, int], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Tops:
+    """For each node its best classes so far, best first, and their scores; UNLABELLED and 0 behind them."""
+
+    classes: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    @classmethod
+    def empty(cls, nodes: int, classes: int) -> Tops:
+        shape = (nodes, min(TOP, classes))
+        return cls(np.full(shape, UNLABELLED, np.int32), np.zeros(shape, np.float32))
+
+    def merge(self, other: Tops) -> None:
+        """Takes in what is best of other classes."""
+        nodes = len(self.classes)
+
+        def work(start: int) -> None:
+            part = slice(start, min(start + _BLOCK_ROWS, nodes))
+            _merge(other.classes[part], other.scores[part], self.classes[part], self.scores[part])
+
+        for _ in in_threads(work, range(0, nodes, _BLOCK_ROWS)):
+            pass
+
+    def enter(self, rows: Rows, columns: NDArray[np.int64]) -> None:
+        """Takes in a batch of columns of L. Of equal scores the class with the lower number is better, whatever the batches."""
+        nodes = len(self.classes)
+        classes = columns.astype(np.int32)
+
+        def work(start: int) -> None:
+            stop = min(start + _BLOCK_ROWS, nodes)
+            _enter(rows(start, stop), classes, self.classes[start:stop], self.scores[start:stop])
+
+        for _ in in_threads(work, range(0, nodes, _BLOCK_ROWS)):
+            pass
+
+
+@kernel
+def _offer(score: np.float32, column: int, classes: NDArray[np.int32], scores: NDArray[np.float32]) -> None:
+    """Puts a class where it belongs among the best of one node, if it does."""
+    most = len(classes)
+    if score <= 0 or score < scores[most - 1]:
+        return
+    place = most
+    while place > 0 and (score > scores[place - 1] or (score == scores[place - 1] and column < classes[place - 1])):
+        place -= 1
+    if place == most:
+        return
+    for q in range(most - 1, place, -1):
+        classes[q], scores[q] = classes[q - 1], scores[q - 1]
+    classes[place], scores[place] = column, score
+
+
+@kernel
+def _enter(
+    block: NDArray[np.float32], columns: NDArray[np.int32], classes: NDArray[np.int32], scores: NDArray[np.float32]
+) -> None:
+    for i in range(len(block)):
+        for c in range(len(columns)):
+            _offer(block[i, c], columns[c], classes[i], scores[i])
+
+
+@kernel
+def _merge(
+    others: NDArray[np.int32], their_scores: NDArray[np.float32], classes: NDArray[np.int32], scores: NDArray[np.float32]
+) -> None:
+    for i in range(len(others)):
+        for c in range(others.shape[1]):
+            _offer(their_scores[i, c], others[i, c], classes[i], scores[i])

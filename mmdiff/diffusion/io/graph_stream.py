@@ -1,0 +1,245 @@
+"""W in blocks of rows, on all cores, front to back: the next blocks are requested while this one is computed.
+
+A graph that memory has room for is read through its map, and stays in the page cache; of a larger one nothing would be left
+there when its turn comes again, so it is read past the cache (`formats.windows`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.diffusion.io.prefetch import announce_rows, pages_of
+from mmdiff.formats.storage.direct import page_aligned
+from mmdiff.formats.storage.mapping import announce, is_mapped, release, request
+from mmdiff.formats.storage.windows import Windows, windows_on
+from mmdiff.graph.graph import Graph
+from mmdiff.kernels.half import for_kernels
+from mmdiff.runtime.progress import Advance
+from mmdiff.runtime.threads import cores, in_order
+
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
+Rows = NDArray[np.int64]
+Advise = Callable[[NDArray[Any], int, int], None]
+
+# Edges of a block: their indices fit a core's cache, and the overhead of Python is lost among them. Of a large graph there are
+# so many blocks that they may be larger, and what is read past the cache always is, since the disk moves more at once then.
+BLOCK_EDGES = 1 << 18
+_MANY = 1 << 12
+_LARGE_EDGES = 15 << 16
+
+# Blocks that are asked for ahead, so that the disk always has something to do, and blocks that must be there. Pages of rows
+# that lie scattered take more room than the rows do.
+_ANNOUNCED_AHEAD = 64
+_SCATTERED_AHEAD = 8
+_REQUESTED_AHEAD = 12
+
+# Blocks that are read past the cache ahead of their turn, by so many threads, since one alone leaves the disk waiting, and the
+# edges that there is room for, in whole large pages: a block whose last row goes beyond that comes from the map.
+_READ_AHEAD = 8
+READERS = 8
+_WINDOW_EDGES = 1 << 20
+
+# Of the pages between the first row and the last one, the share that is needed from which on all of them are read.
+_MOST = 1 / 8
+# The same for what is read past the cache: the disk reads so many pages in a row while it fetches one by itself.
+_ENOUGH = 1 / 32
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows, and where they stand among all that are asked for. Of `graph`, other rows may not be there."""
+
+    rows: Rows
+    first: int
+    graph: Graph
+
+    @property
+    def places(self) -> Rows:
+        return np.arange(self.first, self.first + len(self.rows))
+
+
+def weights_of(graph: Graph) -> NDArray[Any] | None:
+    """The weights of a graph as kernels take them: float16 as its bits."""
+    return None if graph.weights is None else for_kernels(graph.weights)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A stretch of W in memory of its own."""
+
+    graph: Graph
+    rooms: list[NDArray[np.uint8]]
+
+
+class Stream:
+    """Passes over the rows of a graph. `let_go`: pages are given back once they are read, for graphs larger than `--memory`.
+
+    `past_cache`: the graph is larger than what the machine has left, and is read past the page cache.
+    """
+
+    def __init__(self, graph: Graph, let_go: bool = False, past_cache: bool = False) -> None:
+        self.graph, self.let_go, self.past_cache = graph, let_go, past_cache
+        self.bytes = 0
+        self.advance: Advance = lambda _: None
+        self._mapped = is_mapped(graph.indices)
+        self._windows: list[Windows] = []
+        self._rooms: deque[list[NDArray[np.uint8]]] = deque()
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        if self.past_cache:
+            windows = [windows_on(values) for values in _entries(self.graph)]
+            self._windows = [self._stack.enter_context(found) for found in windows if found is not None]
+            if len(self._windows) < len(windows):
+                self._windows = []
+        self._pool = self._stack.enter_context(ThreadPoolExecutor(cores()))
+        self._reader = self._stack.enter_context(ThreadPoolExecutor(READERS if self._windows else 1))
+        if self._windows:
+            # To find where blocks begin is to look all over the offsets; one by one their pages would take longer to come.
+            for values in (self.graph.indptr, self.graph.scale):
+                self._reader.submit(announce, values, 0, len(values))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def each(
+        self, work: Callable[[Block], Result], rows: NDArray[Any] | None = None, multiple: int | None = None
+    ) -> Iterator[Result]:
+        """The result of each block of the given rows (in order, all by default), in order.
+
+        No block goes beyond a row that is a multiple of the given number.
+        """
+        past_cache = self.reads_all(rows)
+        borders = self._borders(rows, multiple, past_cache)
+        blocks = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
+
+        def run(unit: tuple[int, Future[_Window | None] | None]) -> tuple[Result, int]:
+            place, coming = unit
+            first, stop = blocks[place]
+            chosen = np.arange(first, stop) if rows is None else rows[first:stop].astype(np.int64)
+            window = None if coming is None else coming.result()
+            result = work(Block(chosen, first, self.graph if window is None else window.graph))
+            if window is not None:
+                self._rooms.append(window.rooms)
+            elif self._mapped and self.let_go:
+                self._pages(rows, first, stop, release)
+            return result, self._edges(rows, first, stop)
+
+        units = self._read(rows, blocks) if past_cache else self._mapped_ahead(rows, blocks)
+        entry = sum(values.itemsize for values in _entries(self.graph))
+        for result, edges in self.map(run, units):
+            self.bytes += edges * entry
+            self.advance(edges)
+            yield result
+
+    def map(self, work: Callable[[Unit], Result], units: Iterable[Unit]) -> Iterator[Result]:
+        """The results of other work on the same cores, in order."""
+        return in_order(self._pool, work, units, 2 * cores())
+
+    def reads_all(self, rows: NDArray[Any] | None) -> bool:
+        """Whether a pass reads all of W past the cache: all rows are wanted, or so many that lie scattered."""
+        if not self._windows:
+            return False
+        return rows is None or len(rows) >= _ENOUGH * pages_of(self.graph.indices, 0, self.graph.edges)
+
+    def _read(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, Future[_Window | None]]]:
+        """Places of blocks, and what is being read of them past the cache."""
+        coming: deque[Future[_Window | None]] = deque()
+        for place in range(len(blocks)):
+            while place + len(coming) < min(place + _READ_AHEAD, len(blocks)):
+                coming.append(self._reader.submit(self._window, rows, *blocks[place + len(coming)]))
+            yield place, coming.popleft()
+
+    def _mapped_ahead(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, None]]:
+        """Places of blocks, whose pages are asked for before."""
+        far = _ANNOUNCED_AHEAD if rows is None else _SCATTERED_AHEAD
+        announced = 0
+        for place in range(len(blocks)):
+            while self._mapped and announced < min(place + far, len(blocks)):
+                self._reader.submit(self._pages, rows, *blocks[announced], announce)
+                announced += 1
+            if self._mapped and place + _REQUESTED_AHEAD < len(blocks):
+                self._reader.submit(self._pages, rows, *blocks[place + _REQUESTED_AHEAD], request)
+            yield place, None
+
+    def _borders(self, rows: NDArray[Any] | None, multiple: int | None, past_cache: bool) -> NDArray[np.int64]:
+        """Where blocks of about BLOCK_EDGES begin, counted in rows, and where the last one ends.
+
+        Past the cache, what lies between the first row of a block and its last one counts as well.
+        """
+        indptr, edges = self.graph.indptr, self.graph.edges
+        large = _LARGE_EDGES if past_cache else min(max(BLOCK_EDGES, edges // _MANY), _LARGE_EDGES)
+        count = self.graph.nodes if rows is None else len(rows)
+        if rows is None:
+            cuts = np.searchsorted(indptr, np.arange(large, edges, large))
+        elif past_cache:
+            cuts = np.searchsorted(indptr[rows], np.arange(large, edges, large))
+        else:
+            ends = np.cumsum(self.graph.degrees(rows))
+            edges = int(ends[-1]) if len(rows) else 0
+            cuts = np.searchsorted(ends, np.arange(BLOCK_EDGES, edges, BLOCK_EDGES)) + 1
+        fixed = np.arange(0, self.graph.nodes, multiple or max(1, self.graph.nodes))
+        fixed = fixed if rows is None else np.searchsorted(rows, fixed)
+        return np.unique(np.concatenate([[0], np.minimum(cuts, count), fixed, [count]])).astype(np.int64)
+
+    def _edges(self, rows: NDArray[Any] | None, first: int, stop: int) -> int:
+        """How many edges rows first..stop-1 of those that are given have."""
+        if rows is None:
+            return int(self.graph.indptr[stop] - self.graph.indptr[first])
+        return self.graph.edges_of(rows[first:stop])
+
+    def _span(self, rows: NDArray[Any] | None, first: int, stop: int) -> tuple[int, int]:
+        """The entries from the first to the last of rows first..stop-1 of those that are given."""
+        low, high = (first, stop) if rows is None else (int(rows[first]), int(rows[stop - 1]) + 1)
+        return int(self.graph.indptr[low]), int(self.graph.indptr[high])
+
+    def _pages(self, rows: NDArray[Any] | None, first: int, stop: int, advise: Advise) -> None:
+        """Advises on the entries of rows first..stop-1; pages of scattered rows are announced one by one, and left alone."""
+        start, end = self._span(rows, first, stop)
+        for values in _entries(self.graph):
+            if rows is None or stop - first >= _MOST * pages_of(values, start, end):
+                advise(values, start, end)
+            elif advise is announce:
+                announce_rows(values, self.graph.indptr, rows[first:stop])
+
+    def _window(self, rows: NDArray[Any] | None, first: int, stop: int) -> _Window | None:
+        """Reads the entries of rows first..stop-1, and what lies between; None where the map has to do."""
+        start, end = self._span(rows, first, stop)
+        try:
+            # The last one that was given back, since the processor's cache holds it still.
+            rooms = self._rooms.pop()
+        except IndexError:
+            rooms = [page_aligned((_WINDOW_EDGES * values.itemsize,), "uint8") for values in _entries(self.graph)]
+        read = (windows.read(start, end, room) for windows, room in zip(self._windows, rooms, strict=True))
+        found = [values for values in read if values is not None]
+        if len(found) < len(rooms):
+            self._rooms.append(rooms)
+            self._pages(rows, first, stop, request)
+            return None
+        indices, *weights = found
+        return _Window(replace(self.graph, indices=indices, weights=weights[0] if weights else None), rooms)
+
+
+def windows_bytes(graph: Graph) -> int:
+    """Memory for what is read past the cache, at the most."""
+    return (_READ_AHEAD + 2 * cores() + 1) * _WINDOW_EDGES * sum(values.itemsize for values in _entries(graph))
+
+
+def bytes_of(graph: Graph) -> int:
+    """Of all entries, as they lie on the disk."""
+    return sum(values.nbytes for values in _entries(graph))
+
+
+def _entries(graph: Graph) -> list[NDArray[Any]]:
+    return [graph.indices] if graph.weights is None else [graph.indices, graph.weights]

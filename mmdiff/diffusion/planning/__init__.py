@@ -1,0 +1,1 @@
+"""Memory, disk and time of a diffusion, known before it runs."""

@@ -1,0 +1,187 @@
+"""pyarrow, where it is needed, and columns of strings for it.
+
+Descriptors as a table of ids, labels and vectors, in blocks of rows: what `.parquet` and `.csv` hold.
+
+Here rows and classes go by what the user calls them, not by how they are stored.
+
+`.parquet`: columns `id`, `label` (where there are labels) and `embedding`, one row group after the other.
+
+`.csv`: columns `id`, `label` (`label0`, `label1`, ... where rows have several) and `v0`, `v1`, ... for the vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.export.arrays import CheckedArray, CheckedStrings, rows_per_block
+from mmdiff.formats.errors import BadOption, MissingExtra
+from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.store.store import Artifact
+from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.runtime.progress import Progress
+
+
+def arrow(needed_for: str) -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet."""
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "files", needed_for) from error
+
+
+def strings_column(pa: Any, values: Strings) -> Any:
+    """Strings as an arrow column, without a copy of each."""
+    offsets = pa.py_buffer(values.offsets.astype(np.int32))
+    return pa.StringArray.from_buffers(len(values), offsets, pa.py_buffer(values.utf8))
+
+
+MATRICES = ("vectors", "raw")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows. `labels` are indices into the classes, -1 for none, as many a row as the table says."""
+
+    ids: NDArray[np.int64] | Strings
+    labels: NDArray[np.int32] | None
+    vectors: NDArray[Any]
+
+
+class Table:
+    """The rows of an artifact of descriptors, with `matrix` (the vectors, or the raw ones) as their vectors."""
+
+    def __init__(self, artifact: Artifact, matrix: str) -> None:
+        if matrix not in MATRICES:
+            present = " or ".join(name for name in MATRICES if name in artifact)
+            raise BadOption(
+                f"--array {matrix}: a table has a matrix as its vectors; ids and labels come along. Use --array {present}, "
+                f"or export {matrix} to a .npy file."
+            )
+        self.rows, self.width = artifact.spec(matrix).shape
+        self.dtype = np.dtype(artifact.spec(matrix).dtype)
+        self.classes = Classes.of(artifact)
+        self.string_ids = "ids_offsets" in artifact
+        self._vectors = CheckedArray(artifact, matrix)
+        self._labels = CheckedArray(artifact, "labels") if "labels" in artifact else None
+        self._ids: CheckedStrings | CheckedArray | None = None
+        if "ids" in artifact:
+            self._ids = CheckedArray(artifact, "ids")
+        elif self.string_ids:
+            self._ids = CheckedStrings(artifact, "ids")
+
+    @property
+    def labels_per_row(self) -> int:
+        """0 when there are no labels at all."""
+        return 0 if self._labels is None else int(np.prod(self._labels.spec.shape[1:], dtype=int))
+
+    def blocks(self) -> Iterator[Block]:
+        size = rows_per_block(self._vectors.spec.row_bytes)
+        for start in range(0, self.rows, size):
+            stop = min(start + size, self.rows)
+            labels = None if self._labels is None else self._labels.rows(start, stop).reshape(stop - start, -1)
+            ids = np.arange(start, stop) if self._ids is None else self._ids.rows(start, stop)
+            yield Block(ids, labels, self._vectors.rows(start, stop))
+
+
+def write_parquet(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], progress: Progress) -> None:
+    """Descriptors as a table that pyarrow, pandas, polars or DuckDB open."""
+    table = Table(artifact, arrays[0])
+    columns = _Columns(table)
+    # Embeddings neither repeat nor compress: to try would only take time.
+    plain = {"compression": "none", "use_dictionary": ["label", "label.list.element"], "write_statistics": ["id", "label"]}
+    with (
+        progress(f"exporting {artifact.name}", table.rows, "rows") as advance,
+        columns.parquet.ParquetWriter(stream, columns.schema(), **plain) as writer,
+    ):
+        for block in table.blocks():
+            writer.write_table(columns.of(block), row_group_size=len(block.vectors))
+            advance(len(block.vectors))
+
+
+class _Columns:
+    """Blocks of a table as arrow columns."""
+
+    def __init__(self, table: Table) -> None:
+        self.pa, self.parquet = arrow("writing .parquet")
+        self.table = table
+
+    @cached_property
+    def titles(self) -> Any:
+        """What each class is called."""
+        classes = self.table.classes
+        return self.pa.array(classes.numbers if classes.names is None else classes.names, self._title_type())
+
+    def schema(self) -> Any:
+        pa, table = self.pa, self.table
+        fields = [("id", pa.string() if table.string_ids else pa.int64())]
+        if table.labels_per_row:
+            fields.append(("label", self._title_type() if table.labels_per_row == 1 else pa.list_(self._title_type())))
+        fields.append(("embedding", pa.list_(pa.from_numpy_dtype(table.dtype), table.width)))
+        return pa.schema(fields)
+
+    def of(self, block: Block) -> Any:
+        columns = [strings_column(self.pa, block.ids) if isinstance(block.ids, Strings) else self.pa.array(block.ids)]
+        if block.labels is not None:
+            columns.append(self._labels(block.labels))
+        columns.append(self.pa.FixedSizeListArray.from_arrays(self.pa.array(block.vectors.reshape(-1)), self.table.width))
+        return self.pa.Table.from_arrays(columns, schema=self.schema())
+
+    def _title_type(self) -> Any:
+        return self.pa.int64() if self.table.classes.names is None else self.pa.string()
+
+    def _labels(self, labels: NDArray[np.int32]) -> Any:
+        given = labels != UNLABELLED
+        if self.table.labels_per_row == 1:
+            return self.titles.take(self.pa.array(labels[:, 0], mask=~given[:, 0]))
+        offsets = np.zeros(len(labels) + 1, np.int32)
+        np.cumsum(given.sum(axis=1), out=offsets[1:])
+        nowhere = self.pa.array(~given.any(axis=1))
+        return self.pa.ListArray.from_arrays(offsets, self.titles.take(self.pa.array(labels[given])), mask=nowhere)
+
+
+# Enough digits to read the same value back.
+_NUMBERS = {"float32": "%.9g", "float16": "%.5g", "uint8": "%d", "int8": "%d"}
+
+# Text is many times the size of what it says, so little of it is made at a time.
+_LINES = 1024
+
+
+def write_csv(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], progress: Progress) -> None:
+    """Descriptors as text."""
+    table = Table(artifact, arrays[0])
+    titles = {index: cell(table.classes.title(index)) for index in range(len(table.classes))} | {UNLABELLED: ""}
+    numbers = ",".join([_NUMBERS[table.dtype.name]] * table.width)
+    stream.write((",".join(_header(table)) + "\n").encode())
+    with progress(f"exporting {artifact.name}", table.rows, "rows") as advance:
+        for block in table.blocks():
+            for start in range(0, len(block.vectors), _LINES):
+                lines = list(_lines(block, start, titles, numbers))
+                stream.write("".join(lines).encode())
+                advance(len(lines))
+
+
+def cell(text: str) -> str:
+    """Text as CSV wants it, in quotes where it needs them."""
+    if any(special in text for special in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _header(table: Table) -> list[str]:
+    several = table.labels_per_row > 1
+    labels = [f"label{i}" if several else "label" for i in range(table.labels_per_row)]
+    return ["id", *labels, *(f"v{i}" for i in range(table.width))]
+
+
+def _lines(block: Block, start: int, titles: dict[int, str], numbers: str) -> Iterator[str]:
+    vectors = block.vectors[start : start + _LINES].tolist()
+    labels = (np.empty((len(vectors), 0), int) if block.labels is None else block.labels[start : start + _LINES]).tolist()
+    for row, (vector, classes) in enumerate(zip(vectors, labels, strict=True), start):
+        yield ",".join([cell(str(block.ids[row])), *(titles[index] for index in classes), numbers % tuple(vector)]) + "\n"

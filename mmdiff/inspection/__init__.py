@@ -1,0 +1,1 @@
+"""`mmdiff inspect`: artifacts in figures, one line each or in detail."""

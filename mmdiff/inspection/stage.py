@@ -1,0 +1,185 @@
+"""What lies in a store, in figures: one line for each artifact, and for one artifact the statistics worth knowing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mmdiff.evaluation.scores import score_statistics, what_scores
+from mmdiff.experiment.results import report_statistics, what_report
+from mmdiff.formats.errors import BadOption
+from mmdiff.formats.store.gc import find_garbage
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.graph.statistics import graph_statistics, knn_statistics, what_graph, what_knn
+from mmdiff.inspection.distribution import distribution
+from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.labels.ids import ids_of
+from mmdiff.logreg.model import logreg_statistics, what_logreg
+from mmdiff.runtime.staleness import made_from, reasons_stale, sources_gone
+
+# Statistics of values are taken on this many rows, spread evenly: enough for every digit that is shown.
+_SAMPLE_ROWS = 1 << 16
+
+
+def overview(store: Store) -> Json:
+    """The store as a whole: its artifacts, and what `mmdiff gc` would remove."""
+    garbage = find_garbage(store)
+    return {
+        "store": str(store),
+        "artifacts": [_line(store, name) for name in store.names()],
+        "unnamed": [{"folder": str(item.folder), "bytes": item.bytes, "why": item.why} for item in garbage],
+    }
+
+
+def details(store: Store, name: str) -> Json:
+    """All there is to say of one artifact without printing its rows."""
+    artifact = store.open_artifact(name)
+    manifest = artifact.manifest
+    return {
+        **_line(store, name),
+        "schema": manifest.schema,
+        "parameters": manifest.parameters,
+        "inputs": manifest.inputs,
+        "facts": manifest.facts,
+        "arrays": {
+            array: {
+                "shape": list(entry.spec.shape),
+                "dtype": entry.spec.dtype,
+                "chunks": entry.spec.chunks,
+                "bytes": entry.spec.bytes_on_disk,
+            }
+            for array, entry in manifest.arrays.items()
+        },
+        "run": artifact.run,
+        "statistics": _STATISTICS[manifest.kind](artifact),
+    }
+
+
+def rows(store: Store, name: str, span: str) -> Iterator[Json]:
+    """Rows A to B-1 of an artifact, each with its id and labels."""
+    artifact = store.open_artifact(name)
+    if artifact.manifest.kind != "descriptors":
+        raise BadOption(f"--rows {span}: {name} has no rows to show. Artifacts descriptors/... have.")
+    vectors = artifact.array("vectors")
+    ids = ids_of(artifact)
+    classes = Classes.of(artifact)
+    labels = artifact.array("labels") if "labels" in artifact else np.full(len(vectors), UNLABELLED)
+    for row in range(*_span(span, len(vectors))):
+        own = [classes.title(int(label)) for label in np.atleast_1d(labels[row]) if label != UNLABELLED]
+        yield {"row": row, "id": _plain(ids[row]), "labels": own, "values": [round(float(value), 6) for value in vectors[row]]}
+
+
+def _plain(value: Any) -> int | str:
+    return value if isinstance(value, str) else int(value)
+
+
+def _line(store: Store, name: str) -> Json:
+    """What the overview says of one artifact."""
+    artifact = store.open_artifact(name)
+    manifest = artifact.manifest
+    return {
+        "artifact": name,
+        "object": artifact.id,
+        "kind": manifest.kind,
+        "what": _WHAT[manifest.kind](artifact),
+        "bytes": manifest.bytes_on_disk,
+        "made": artifact.run["started"],
+        "seconds": artifact.run["seconds"],
+        "made_from": made_from(artifact),
+        "stale": reasons_stale(store, artifact),
+        "gone": sources_gone(artifact),
+    }
+
+
+def _span(span: str, length: int) -> tuple[int, int]:
+    """A:B as Python reads it, within what there is."""
+    start, colon, stop = span.partition(":")
+    try:
+        first, last, _ = slice(int(start) if start else None, int(stop) if stop else None).indices(length)
+    except ValueError:
+        colon = ""
+    if not colon:
+        raise BadOption(f"--rows {span}: not a range. Write A:B, for rows A to B-1.")
+    return first, last
+
+
+def _what_descriptors(artifact: Artifact) -> str:
+    vectors = artifact.spec("vectors")
+    classes = artifact.manifest.facts.get("classes")
+    return f"{vectors.shape[0]:,} x {vectors.shape[1]} {vectors.dtype}" + (f", {classes:,} classes" if classes else "")
+
+
+def _what_pca(artifact: Artifact) -> str:
+    facts = artifact.manifest.facts
+    if not facts["reduces"]:
+        return f"{facts['width']} dimensions, not reduced"
+    return f"{facts['width']} to {facts['dims']} dimensions, {facts['explained_variance']:.1%} of the variance"
+
+
+def _descriptor_statistics(artifact: Artifact) -> Json:
+    vectors = artifact.array("vectors")
+    step = -(-len(vectors) // _SAMPLE_ROWS)
+    norms = np.linalg.norm(vectors[::step].astype(np.float32), axis=1)
+    found: Json = {"norms": distribution(norms)}
+    if "labels" in artifact:
+        found["labels"] = _label_statistics(artifact)
+    return found
+
+
+def _label_statistics(artifact: Artifact) -> Json:
+    labels, classes = artifact.array("labels"), Classes.of(artifact)
+    counts = np.bincount(labels[labels != UNLABELLED], minlength=len(classes))
+    labelled = int((labels != UNLABELLED).reshape(len(labels), -1).any(axis=1).sum())
+    order = np.argsort(-counts, kind="stable")
+    return {
+        "labelled": labelled,
+        "unlabelled": len(labels) - labelled,
+        "classes": len(classes),
+        "classes_without_rows": int((counts == 0).sum()),
+        "rows_per_class": distribution(counts),
+        "largest": {classes.title(int(c)): int(counts[c]) for c in order[:3]},
+        "smallest": {classes.title(int(c)): int(counts[c]) for c in order[::-1][:3]},
+    }
+
+
+def _pca_statistics(artifact: Artifact) -> Json:
+    if "explained_variance" not in artifact:
+        return {}
+    cumulative = np.cumsum(artifact.array("explained_variance"))
+    at = sorted({min(1 << power, len(cumulative)) for power in range(0, 20, 2)} | {len(cumulative)})
+    return {"variance_explained_by_first": {str(n): round(float(cumulative[n - 1]), 4) for n in at}}
+
+
+def _what_cells(artifact: Artifact) -> str:
+    rows, width = artifact.spec("vectors").shape
+    return f"{rows:,} x {width} {artifact.spec('vectors').dtype} in {artifact.manifest.facts['cells']:,} cells"
+
+
+def _cell_statistics(artifact: Artifact) -> Json:
+    cells = artifact.manifest.facts["cells"]
+    return {"rows_per_cell": distribution(np.diff(artifact.array("offsets")[: cells + 1]))}
+
+
+_WHAT = {
+    "descriptors": _what_descriptors,
+    "pca": _what_pca,
+    "cells": _what_cells,
+    "knn": what_knn,
+    "graph": what_graph,
+    "scores": what_scores,
+    "logreg": what_logreg,
+    "report": what_report,
+}
+_STATISTICS = {
+    "descriptors": _descriptor_statistics,
+    "pca": _pca_statistics,
+    "cells": _cell_statistics,
+    "knn": knn_statistics,
+    "graph": graph_statistics,
+    "scores": score_statistics,
+    "logreg": logreg_statistics,
+    "report": report_statistics,
+}

@@ -1,0 +1,1 @@
+"""What all numba kernels share: compilation, float formats, and raw LLVM."""

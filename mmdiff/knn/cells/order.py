@@ -1,0 +1,201 @@
+"""Cell order: nodes are renumbered so that neighbours are near each other on disk and in cache (`models/cells`).
+
+Cells of the first partition are put in an order in which near cells are near; the descriptors are rewritten in that order and
+are at the same time the inverted file that searches read. The other partitions only serve the search of `knn/BB`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import Draft
+from mmdiff.formats.store.store import Artifact
+from mmdiff.knn.cells import partition
+from mmdiff.knn.cells.forest import Forest, Tree, by_cell
+from mmdiff.knn.search.flat import Sample, draw
+from mmdiff.knn.search.topk import NONE, Lists, merge, settle_candidates
+from mmdiff.runtime.progress import Progress
+from mmdiff.runtime.threads import in_threads
+
+NAME = "models/cells"
+SCHEMA = 1
+
+_FEWEST, MOST = 3, 16
+_TUNING_QUERIES = 128
+_TRIAL_ROWS = 1024
+# The tuning aims this share of what is missing to 1 higher: one more partition costs less than one more pass.
+_HIGHER = 0.2
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The background in cell order. `order` says which background row a node is."""
+
+    vectors: NDArray[Any]
+    order: NDArray[np.uint32]
+    centroids: NDArray[np.float32]
+    forest: Forest
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Cells:
+        arrays = {name: artifact.array(name) for name in artifact.manifest.arrays}
+        forest = Forest.of(arrays["cell_of"], arrays["members"], arrays["offsets"], len(arrays["order"]))
+        return cls(arrays["vectors"], arrays["order"], arrays["centroids"], forest)
+
+    def members(self, cell: int) -> slice:
+        """The nodes of a cell of the first partition, which follow each other."""
+        return slice(*self.forest.trees[0].offsets[cell : cell + 2].tolist())
+
+
+def recipe(background: Artifact, k: int, recall: float | None, seed: int) -> Recipe:
+    """`recall` None: one partition is enough, since the search does not go by cells."""
+    parameters = {"k": k, "recall": recall, "seed": seed, "cell_rows": partition.CELL_ROWS}
+    return Recipe("cells", SCHEMA, parameters, {"background": {"artifact": background.name, "object": background.id}})
+
+
+def make(draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) -> Json:
+    """Writes all arrays of the artifact; returns its facts."""
+    work = _Work(draft, vectors, threads, progress)
+    first = work.first()
+    trees, facts = [first], Json({"cells": len(first.offsets) - 1})
+    if draft.recipe.parameters["recall"] is not None:
+        facts["tuning"] = work.more_trees(trees)
+    work.write(trees)
+    return {**facts, "partitions": len(trees)}
+
+
+class _Work:
+    """The artifact in the making. Of all partitions only the one in work is in memory, the others are on disk and mapped."""
+
+    def __init__(self, draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) -> None:
+        self.draft, self.vectors, self.threads, self.progress = draft, vectors, threads, progress
+        self.k, self.recall, self.seed = (draft.recipe.parameters[name] for name in ("k", "recall", "seed"))
+
+    def first(self) -> Tree:
+        """The partition that the order of nodes comes from; rewrites the vectors in this order, and goes on with those."""
+        order, offsets = self._order()
+        self._rewrite(order)
+        cell_of = np.repeat(np.arange(len(offsets) - 1, dtype=np.uint32), np.diff(offsets))
+        every = np.arange(len(order), dtype=np.uint32)
+        return self._on_disk(0, Tree(cell_of, every, every, offsets))
+
+    def more_trees(self, trees: list[Tree]) -> Json:
+        """Adds partitions until a sample of rows, refined once, has the recall that is asked for."""
+        sample = draw(self.vectors, self.k, _TUNING_QUERIES, self.seed + 1)
+        trial = Trial(self.vectors, sample, self.k)
+        reached, target = 0.0, self.recall + _HIGHER * (1 - self.recall)
+        with self.progress("choosing partitions", MOST, "partitions") as advance:
+            while len(trees) < _FEWEST or (reached < target and len(trees) < MOST):
+                quantizer = partition.train(self.vectors, self.seed + 1000 * len(trees))
+                cells = partition.cut_large(partition.assign_all(self.vectors, quantizer, self.threads, lambda _: None))
+                trees.append(self._on_disk(len(trees), Tree.of(cells)))
+                advance(1)
+                if len(trees) >= _FEWEST:
+                    reached = trial.recall(trees)
+        return {"partitions": len(trees), "recall": round(reached, 4), "queries": len(sample.rows)}
+
+    def write(self, trees: list[Tree]) -> None:
+        """The partitions one after the other, all cells numbered through."""
+        counts = [len(tree.offsets) - 1 for tree in trees]
+        begins = (np.cumsum(counts) - counts).astype(np.uint32)
+        rows = len(self.vectors)
+
+        self._join("cell_of", len(trees), lambda number, part: trees[number].cell_of[part] + begins[number])
+        self._join("members", len(trees), lambda number, part: trees[number].rows[part])
+        ends = [tree.offsets[1:] + number * rows for number, tree in enumerate(trees)]
+        self.draft.values("offsets", np.concatenate([np.zeros(1, np.int64), *ends]))
+
+    def _order(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Rows by cell, near cells near each other, and where each cell begins."""
+        with self.progress("putting rows into cells", len(self.vectors), "rows") as advance:
+            quantizer = partition.train(self.vectors, self.seed)
+            cells = partition.assign_all(self.vectors, quantizer, self.threads, advance)
+        near = partition.near_order(quantizer.centroids)
+        rank = np.empty(len(near), np.uint32)
+        rank[near] = np.arange(len(near))
+        order, offsets = by_cell(partition.cut_large(rank[cells]))
+        self.draft.values("order", order)
+        self.draft.values("centroids", quantizer.centroids[cells[order[offsets[:-1]]]])
+        return order, offsets
+
+    def _join(self, name: str, parts: int, values: Callable[[int, slice], NDArray[np.uint32]]) -> None:
+        """Writes an array of several parts of as many rows as there are, in chunks as if it were in memory."""
+        rows = len(self.vectors)
+        writer = self.draft.array(name, (parts * rows,), "uint32")
+        for chunk in writer.missing:
+            start, stop = writer.spec.rows(chunk)
+            numbers = range(start // rows, -(-stop // rows))
+            pieces = [values(number, slice(max(0, start - number * rows), stop - number * rows)) for number in numbers]
+            writer.write(chunk, np.concatenate(pieces))
+
+    def _on_disk(self, number: int, tree: Tree) -> Tree:
+        """The same partition, mapped."""
+        names = {f"pass{number}_cell_of": tree.cell_of, f"pass{number}_members": tree.rows}
+        writers = [self.draft.scratch(name, values.shape, "uint32") for name, values in names.items()]
+        for writer, values in zip(writers, names.values(), strict=True):
+            writer.fill(values)
+        cell_of, rows = (writer.mapped() for writer in writers)
+        return Tree(cell_of, rows, rows, tree.offsets)
+
+    def _rewrite(self, order: NDArray[np.uint32]) -> None:
+        vectors = self.vectors
+        writer = self.draft.array("vectors", vectors.shape, vectors.dtype.name)
+
+        def write(chunk: int) -> int:
+            start, stop = writer.spec.rows(chunk)
+            writer.write(chunk, vectors[order[start:stop]])
+            return stop - start
+
+        with self.progress("rewriting descriptors in cell order", len(vectors), "rows") as advance:
+            for count in in_threads(write, writer.missing, self.threads):
+                advance(count)
+        self.vectors = writer.mapped()
+
+
+class Trial:
+    """What the whole graph would reach after one pass: for a sample, only its lists and those of its neighbours are needed."""
+
+    def __init__(self, vectors: NDArray[Any], sample: Sample, k: int) -> None:
+        self.vectors, self.sample, self.k = vectors, sample, k
+        self.searched = 0
+        self.rows = np.empty(0, np.int64)
+        self.lists: Lists = np.empty((0, k), np.uint32), np.empty((0, k), np.float32)
+
+    def recall(self, trees: Sequence[Tree]) -> float:
+        """With these partitions, the first of which are those of the call before: only what is new is searched."""
+        if len(self.rows):
+            self.lists = merge(self.lists, self._search(trees[self.searched :], self.rows))
+        self.searched = len(trees)
+        self._look_up(trees, self.sample.rows)
+        own = self._of(self.sample.rows)
+        self._look_up(trees, own[own != NONE])
+        # The list of who is no neighbour is empty.
+        theirs = np.where(own[:, :, None] == NONE, NONE, self._of(np.where(own == NONE, self.rows[0], own)))
+        candidates = np.concatenate([own, theirs.reshape(len(own), -1)], axis=1).astype(np.int64)
+        candidates[candidates == NONE] = -1
+        found = settle_candidates(self.vectors[self.sample.rows], self.vectors, candidates, self.k)
+        return self.sample.recall(found[1]).value
+
+    def _look_up(self, trees: Sequence[Tree], rows: NDArray[Any]) -> None:
+        """Searches for rows that have not been looked up before."""
+        new = np.setdiff1d(rows, self.rows).astype(np.int64)
+        if len(new):
+            neighbors, similarities = self._search(trees, new)
+            everyone = np.concatenate([self.rows, new])
+            order = np.argsort(everyone)
+            self.rows = everyone[order]
+            self.lists = np.concatenate([self.lists[0], neighbors])[order], np.concatenate([self.lists[1], similarities])[order]
+
+    def _of(self, rows: NDArray[Any]) -> NDArray[np.uint32]:
+        return self.lists[0][np.searchsorted(self.rows, rows)]
+
+    def _search(self, trees: Sequence[Tree], rows: NDArray[np.int64]) -> Lists:
+        forest, pieces = Forest(tuple(trees)), np.array_split(rows, max(1, len(rows) // _TRIAL_ROWS))
+        found = list(in_threads(lambda piece: forest.search(self.vectors, piece, self.k), pieces))
+        return np.concatenate([lists[0] for lists in found]), np.concatenate([lists[1] for lists in found])

@@ -1,0 +1,146 @@
+"""Exact search: every query against every vector, as products of blocks. The reference, and the way for small sets.
+
+How many of the true neighbours are in the lists, measured on a sample against exact search.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.store.manifest import Json
+from mmdiff.kernels.half import decode, for_kernels
+from mmdiff.kernels.jit import kernel
+from mmdiff.knn.search.topk import NONE, ROOM, SPARE, Lists, keep_best, merge, settle
+from mmdiff.runtime.threads import in_threads
+
+# A tile of scores and the vectors it comes from fit the second-level cache.
+QUERY_TILE = 256
+VECTOR_TILE = 1024
+
+
+def search_flat(queries: NDArray[Any], vectors: NDArray[Any], k: int) -> Lists:
+    """The k nearest of `vectors` to each query, exactly; ids are row numbers."""
+    neighbors = np.empty((len(queries), k), np.uint32)
+    similarities = np.empty((len(queries), k), np.float32)
+    _search(for_kernels(queries), for_kernels(vectors), neighbors, similarities)
+    return neighbors, similarities
+
+
+@kernel
+def as_matrix(vectors: NDArray[Any], start: int, stop: int, out: NDArray[np.float32]) -> None:
+    """Stored rows as a matrix of float32."""
+    for i in range(start, stop):
+        for j in range(vectors.shape[1]):
+            out[i - start, j] = decode(vectors[i, j])
+
+
+@kernel
+def offer_scores(
+    tile: NDArray[np.float32],
+    ids: NDArray[np.uint32],
+    rows: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    nodes: NDArray[np.uint32],
+    counts: NDArray[np.int64],
+    floor: NDArray[np.float32],
+    keep: int,
+) -> None:
+    """Offers a tile of scores to the rows of candidates; `floor` is what a candidate of each row must reach.
+
+    Rows of `tile` belong to the rows of candidates named in `rows`, columns to the ids in `ids`. No pair may come twice.
+    """
+    room = scores.shape[1]
+    for i in range(tile.shape[0]):
+        row = rows[i]
+        count, least = counts[row], floor[row]
+        for j in range(tile.shape[1]):
+            if tile[i, j] >= least:
+                scores[row, count], nodes[row, count] = tile[i, j], ids[j]
+                count += 1
+                if count == room:
+                    count = keep_best(scores[row], nodes[row], count, keep)
+                    least = np.float32(np.inf)
+                    for q in range(count):
+                        least = min(least, scores[row, q])
+        counts[row], floor[row] = count, least
+
+
+@kernel
+def _search(
+    queries: NDArray[Any], vectors: NDArray[Any], neighbors: NDArray[np.uint32], similarities: NDArray[np.float32]
+) -> None:
+    d, keep = vectors.shape[1], neighbors.shape[1] + SPARE
+    left = np.empty((QUERY_TILE, d), np.float32)
+    right = np.empty((VECTOR_TILE, d), np.float32)
+    for start in range(0, len(queries), QUERY_TILE):
+        stop = min(start + QUERY_TILE, len(queries))
+        rows = np.arange(stop - start)
+        scores = np.empty((stop - start, ROOM * keep), np.float32)
+        nodes = np.empty((stop - start, ROOM * keep), np.uint32)
+        counts = np.zeros(stop - start, np.int64)
+        floor = np.full(stop - start, -np.inf, np.float32)
+        as_matrix(queries, start, stop, left)
+        for first in range(0, len(vectors), VECTOR_TILE):
+            last = min(first + VECTOR_TILE, len(vectors))
+            as_matrix(vectors, first, last, right)
+            tile = np.dot(left[: stop - start], right[: last - first].T)
+            ids = np.arange(first, last).astype(np.uint32)
+            offer_scores(tile, ids, rows, scores, nodes, counts, floor, keep)
+        settle(queries[start:stop], vectors, scores, nodes, counts, similarities[start:stop], neighbors[start:stop])
+
+
+# Two-sided, 95 %.
+_DEVIATIONS = 1.96
+# Vectors are compared with all queries at once, a few at a time: each is read once.
+_BLOCK_ROWS = 1 << 15
+
+
+@dataclass(frozen=True)
+class Recall:
+    """A share with its confidence interval."""
+
+    value: float
+    margin: float
+    queries: int
+
+    def to_json(self) -> Json:
+        low, high = max(0.0, self.value - self.margin), min(1.0, self.value + self.margin)
+        return {"recall": round(self.value, 5), "low": round(low, 5), "high": round(high, 5), "queries": self.queries}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Queries with their exact lists. `last` is the similarity of the k-th neighbour of each."""
+
+    rows: NDArray[np.int64]
+    neighbors: NDArray[np.uint32]
+    last: NDArray[np.float32]
+
+    def recall(self, similarities: NDArray[np.float32]) -> Recall:
+        """Of lists with these similarities. Whoever is as near as the true k-th neighbour is a true one: equals are equal."""
+        shares = (similarities >= self.last[:, None]).mean(axis=1)
+        margin = _DEVIATIONS * float(shares.std()) / np.sqrt(len(shares))
+        return Recall(float(shares.mean()), float(margin), len(shares))
+
+
+def draw(vectors: NDArray[Any], k: int, count: int, seed: int) -> Sample:
+    """Rows at random, with their exact neighbours among all."""
+    rows = np.sort(np.random.default_rng(seed).choice(len(vectors), min(count, len(vectors)), replace=False))
+    return exact(vectors[rows], vectors, k, rows)
+
+
+def exact(queries: NDArray[Any], vectors: NDArray[Any], k: int, rows: NDArray[np.int64]) -> Sample:
+    """Queries of any kind with their exact neighbours among the vectors."""
+
+    def search(start: int) -> Lists:
+        neighbors, similarities = search_flat(queries, vectors[start : start + _BLOCK_ROWS], k)
+        neighbors[neighbors != NONE] += np.uint32(start)
+        return neighbors, similarities
+
+    neighbors, similarities = functools.reduce(merge, in_threads(search, range(0, len(vectors), _BLOCK_ROWS)))
+    return Sample(rows, neighbors, similarities[:, -1])

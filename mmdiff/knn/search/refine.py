@@ -1,0 +1,100 @@
+"""Neighbours' neighbours: whoever is near to my neighbours is likely to be near to me. One pass improves all lists at once.
+
+A pass reads the lists of the pass before and writes new ones, row by row, so the result does not depend on the order of the
+work. Rows are in cell order: what a row looks at, the next row looks at too, and finds in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.kernels.half import for_kernels
+from mmdiff.kernels.jit import kernel
+from mmdiff.knn.search.topk import NONE, ROOM, SPARE, Lists, keep_best, quick_similarity, settle
+
+# The table has twice as many places as there can be candidates, and never fewer than this.
+_SMALLEST_TABLE = 1 << 12
+
+
+def refine(
+    vectors: NDArray[Any],
+    queries: NDArray[Any],
+    own: NDArray[np.uint32],
+    own_similarities: NDArray[np.float32],
+    lists: NDArray[np.uint32],
+) -> Lists:
+    """Lists of `queries`, given those they have (`own`) and those of all nodes (`lists`), which lead to new candidates."""
+    neighbors, similarities = np.empty_like(own), np.empty_like(own_similarities)
+    table = np.full(table_size(own.shape[1], lists.shape[1]), NONE, np.uint32)
+    _refine(for_kernels(vectors), for_kernels(queries), own, own_similarities, lists, table, neighbors, similarities)
+    return neighbors, similarities
+
+
+def table_size(own: int, of_each: int) -> int:
+    """Places of the table of those that were looked at, for so many neighbours with so many of their own."""
+    return max(_SMALLEST_TABLE, 1 << int(2 * own * (of_each + 1) - 1).bit_length())
+
+
+@kernel
+def _is_new(table: NDArray[np.uint32], used: NDArray[np.int64], count: int, node: np.uint32) -> bool:
+    """Enters a node into a hash table; says whether it was not there."""
+    mask = len(table) - 1
+    place = (np.int64(node) * 2654435761 >> 7) & mask
+    while table[place] != NONE:
+        if table[place] == node:
+            return False
+        place = (place + 1) & mask
+    table[place] = node
+    used[count] = place
+    return True
+
+
+@kernel
+def _refine(
+    vectors: NDArray[Any],
+    queries: NDArray[Any],
+    own: NDArray[np.uint32],
+    own_similarities: NDArray[np.float32],
+    lists: NDArray[np.uint32],
+    table: NDArray[np.uint32],
+    neighbors: NDArray[np.uint32],
+    similarities: NDArray[np.float32],
+) -> None:
+    k = own.shape[1]
+    keep = k + SPARE
+    used = np.empty(len(table), np.int64)
+    scores = np.empty((1, ROOM * keep), np.float32)
+    nodes = np.empty((1, ROOM * keep), np.uint32)
+    counts = np.empty(1, np.int64)
+    for i in range(len(queries)):
+        seen, count = 0, 0
+        for q in range(k):
+            if own[i, q] != NONE:
+                _is_new(table, used, seen, own[i, q])
+                seen += 1
+                scores[0, count], nodes[0, count] = own_similarities[i, q], own[i, q]
+                count += 1
+        floor = own_similarities[i, k - 1]
+        for q in range(k):
+            if own[i, q] == NONE:
+                break
+            for candidate in lists[own[i, q]]:
+                if candidate == NONE:
+                    break
+                if not _is_new(table, used, seen, candidate):
+                    continue
+                seen += 1
+                score = quick_similarity(queries[i], vectors[candidate])
+                if score >= floor:
+                    scores[0, count], nodes[0, count] = score, candidate
+                    count += 1
+                    if count == scores.shape[1]:
+                        count = keep_best(scores[0], nodes[0], count, keep)
+                        floor = scores[0, :count].min()
+        for place in used[:seen]:
+            table[place] = NONE
+        counts[0] = count
+        settle(queries[i : i + 1], vectors, scores, nodes, counts, similarities[i : i + 1], neighbors[i : i + 1])

@@ -1,0 +1,173 @@
+"""The searches of the background, as others can do them too: each says what it reads, and maps it where it is done.
+
+A chunk of lists is searched in pieces. Which rows a piece has decides how scores are rounded, so that is told as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.store import Artifact
+from mmdiff.formats.store.worker_chunks import Laid, Site
+from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.faiss_index.factory import FactoryIndex
+from mmdiff.knn.faiss_index.gpu import load_faiss
+from mmdiff.knn.search.flat import search_flat
+from mmdiff.knn.search.refine import refine
+from mmdiff.knn.search.topk import SPARE, Lists, merge, settle_candidates
+from mmdiff.runtime.progress import Advance
+from mmdiff.runtime.threads import cores, in_threads
+
+if TYPE_CHECKING:
+    from mmdiff.knn.background import ListWriter
+
+Find = Callable[[int, int], Lists]
+"""The lists of rows start..stop-1."""
+
+
+class Search(Protocol):
+    """A search that can be sent."""
+
+    def open(self) -> Find: ...
+
+
+@dataclass(frozen=True)
+class Exactly:
+    """Everything is compared with everything."""
+
+    cells: Artifact
+    k: int
+
+    def open(self) -> Find:
+        vectors = self.cells.array("vectors")
+        return lambda start, stop: search_flat(vectors[start:stop], vectors, self.k)
+
+
+@dataclass(frozen=True)
+class WithinCells:
+    """Within the cells of one partition, whose rows are taken cell after cell."""
+
+    cells: Artifact
+    partition: int
+    k: int
+
+    def open(self) -> Find:
+        cells = Cells.of(self.cells)
+        tree = cells.forest.trees[self.partition]
+        return lambda start, stop: tree.search(cells.vectors, tree.rows[start:stop].astype(np.int64), self.k)
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """The best of what all partitions have found; `places` say where each row stands in the order of a partition."""
+
+    found: tuple[ListWriter, ...]
+    places: tuple[ArrayWriter, ...]
+
+    def open(self) -> Find:
+        mapped = [(writer.mapped(), places.mapped()) for writer, places in zip(self.found, self.places, strict=True)]
+
+        def of_partition(number: int, start: int, stop: int) -> Lists:
+            (neighbors, similarities), places = mapped[number]
+            return neighbors[places[start:stop]], similarities[places[start:stop]]
+
+        return lambda start, stop: functools.reduce(merge, (of_partition(number, start, stop) for number in range(len(mapped))))
+
+
+@dataclass(frozen=True)
+class NeighboursNeighbours:
+    """One pass over the lists of the pass before."""
+
+    cells: Artifact
+    before: ListWriter
+
+    def open(self) -> Find:
+        vectors = self.cells.array("vectors")
+        neighbors, similarities = self.before.mapped()
+
+        def find(start: int, stop: int) -> Lists:
+            rows = slice(start, stop)
+            return refine(vectors, vectors[rows], neighbors[rows], similarities[rows], neighbors)
+
+        return find
+
+
+@dataclass(frozen=True)
+class InIndex:
+    """With an index that was built and tuned elsewhere, and lies on disk as bytes."""
+
+    cells: Artifact
+    index: ArrayWriter
+    parameters: dict[str, int]
+    k: int
+
+    def open(self) -> Find:
+        index = FactoryIndex.from_bytes(self.index.mapped(), self.parameters)
+        find = find_in(index, self.cells.array("vectors"), self.k)
+
+        def on_all_cores(start: int, stop: int) -> Lists:
+            # Dask allows each library of a worker one thread, unless it is told otherwise on the thread that asks.
+            load_faiss().omp_set_num_threads(cores())
+            return find(start, stop)
+
+        return on_all_cores
+
+
+def find_in(index: FactoryIndex, vectors: Any, k: int) -> Find:
+    """The search of rows with an index that is in memory."""
+
+    def find(start: int, stop: int) -> Lists:
+        found = index.search(np.asarray(vectors[start:stop], np.float32), k + SPARE)[1]
+        return settle_candidates(vectors[start:stop], vectors, found, k)
+
+    return find
+
+
+Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
+"""Does something for each of some pieces: one after the other, or some at a time."""
+
+
+def chunk_of_lists(find: Find, rows: tuple[int, int], k: int, piece_rows: int, each: Each = map) -> Lists:
+    """The lists of a chunk of rows, piece by piece: candidates take more room than lists."""
+    start, stop = rows
+    neighbors, similarities = np.empty((stop - start, k), np.uint32), np.empty((stop - start, k), np.float32)
+
+    def search(first: int) -> None:
+        piece = slice(first - start, min(first + piece_rows, stop) - start)
+        neighbors[piece], similarities[piece] = find(first, start + piece.stop)
+
+    for _ in each(search, range(start, stop, piece_rows)):
+        pass
+    return neighbors, similarities
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Chunks of lists, for others to search and write. `threads` is how many the memory of each of them allows for."""
+
+    search: Search
+    neighbors: Site
+    similarities: Site
+    piece_rows: int
+    threads: int
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[int, Advance], tuple[list[Laid], ...]]]:
+        find, spec = self.search.open(), self.neighbors.spec
+
+        def write(chunk: int, _: Advance) -> tuple[list[Laid], ...]:
+            each = functools.partial(in_threads, threads=min(cores(), self.threads))
+            lists = chunk_of_lists(find, spec.rows(chunk), spec.shape[1], self.piece_rows, each)
+            writers = [self.neighbors.helper(), self.similarities.helper()]
+            for writer, values in zip(writers, lists, strict=True):
+                writer.write(chunk, values)
+            return tuple(writer.laid for writer in writers)
+
+        yield write

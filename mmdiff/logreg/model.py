@@ -1,0 +1,53 @@
+"""A model as the bytes of a safetensors file, which torch, numpy and others load without running any code.
+
+Tensors `weight` (C, D), `bias` (C) and `class_numbers` (C). There is no metadata, whose order would not be the same each time.
+
+What `mmdiff inspect` tells of a logistic regression.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import Corrupt, MissingExtra
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Artifact
+from mmdiff.inspection.distribution import distribution
+from mmdiff.labels.classes import Classes
+from mmdiff.logreg.training import Model
+
+
+def to_safetensors(model: Model, classes: Classes) -> NDArray[np.uint8]:
+    numbers = np.arange(len(classes)) if classes.numbers is None else classes.numbers
+    tensors = {"weight": model.weight, "bias": model.bias, "class_numbers": np.array(numbers, np.int64)}
+    return np.frombuffer(_safetensors().save(tensors), np.uint8)
+
+
+def from_safetensors(artifact: Artifact) -> Model:
+    try:
+        tensors = _safetensors().load(artifact.array("safetensors").tobytes())
+        return Model(tensors["weight"], tensors["bias"])
+    except (KeyError, ValueError) as error:
+        raise Corrupt(f"{artifact.name}: its array safetensors does not hold a model. {artifact.remedy}") from error
+
+
+def _safetensors() -> Any:
+    try:
+        return import_module("safetensors.numpy")
+    except ImportError as error:
+        raise MissingExtra("safetensors", "torch", "a logistic regression") from error
+
+
+def what_logreg(artifact: Artifact) -> str:
+    facts = artifact.manifest.facts
+    return f"{facts['classes']:,} classes of {facts['width']:,} values, from {facts['samples']:,} seeds"
+
+
+def logreg_statistics(artifact: Artifact) -> Json:
+    """How long the weights of classes are, and their biases."""
+    model = from_safetensors(artifact)
+    return {"weight_norms": distribution(np.linalg.norm(model.weight, axis=1)), "biases": distribution(model.bias)}

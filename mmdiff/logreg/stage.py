@@ -1,0 +1,227 @@
+"""`mmdiff logreg --tune`: the learning rate, batch size and L2 that do best on seeds that were held out (paper, section 4.1).
+
+A class of one seed cannot hold one out; it is learned all the same, so the classes of the others are told from it too.
+
+`mmdiff logreg`: from the seeds to a model, and from the model to log-probabilities of the test points.
+
+descriptors/seeds -> models/logreg
+models/logreg + descriptors/test -> scores/logreg
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.evaluation.metrics import ranks_of
+from mmdiff.evaluation.scores import SCHEMA as SCORES_SCHEMA
+from mmdiff.evaluation.scores import SEEDS, TEST
+from mmdiff.formats.errors import BadLabels, BadOption, Missing, WidthMismatch
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import Draft, Publication
+from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.labels.classes import Classes
+from mmdiff.logreg.model import from_safetensors, to_safetensors
+from mmdiff.logreg.training import Device, Model, Options, Samples, choose_device, load_torch, train
+from mmdiff.runtime.find_or_make import Made, input_of, make
+from mmdiff.runtime.progress import Progress, silent
+
+LRS = (1.0, 5.0)
+BATCH_SIZES = (128, 512)
+WEIGHT_DECAYS = (1e-4, 3e-4, 1e-3, 3e-3)
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The options that did best, and what all of them did: accuracies are means over classes, as training is balanced."""
+
+    options: Options
+    tried: list[Json]
+    held_out: int
+
+
+def tune(descriptors: NDArray[Any], samples: Samples, classes: int, options: Options, progress: Progress = silent) -> Tuned:
+    """Tries the grid. Best is the highest top-5, then top-1 accuracy, then the largest L2 and what was tried first."""
+    kept, out = samples.held_out(HELD_OUT, options.seed)
+    if not len(out):
+        raise BadLabels(
+            "--tune: no class has two seeds, so none can be held out. Import more seeds, or give --lr, --batch-size and "
+            "--weight-decay."
+        )
+    grid = [
+        replace(options, lr=lr, batch_size=size, weight_decay=decay)
+        for decay, lr, size in product(sorted(WEIGHT_DECAYS, reverse=True), LRS, BATCH_SIZES)
+    ]
+    tried: list[Json] = []
+    held = descriptors[out.rows]
+    with progress("tuning", len(grid) * options.iterations, "batches") as advance:
+        for candidate in grid:
+            model = train(descriptors, kept, classes, candidate, advance)
+            ranks = ranks_of(model.log_probabilities(held), out.classes[:, None])
+            tops = {f"top{k}": round(_mean_over_classes(ranks <= k, out.classes), 6) for k in (1, 5)}
+            tried.append(
+                {"lr": candidate.lr, "batch_size": candidate.batch_size, "weight_decay": candidate.weight_decay} | tops
+            )
+    return Tuned(grid[best_of(tried)], tried, len(out))
+
+
+def best_of(tried: Sequence[Json]) -> int:
+    """The first of those with the highest top-5 accuracy, among them the highest top-1."""
+    return max(range(len(tried)), key=lambda i: (tried[i]["top5"], tried[i]["top1"], -i))
+
+
+def _mean_over_classes(hits: NDArray[np.bool_], labels: NDArray[np.int64]) -> float:
+    counts = np.bincount(labels)
+    shares = np.bincount(labels, weights=hits)[counts > 0] / counts[counts > 0]
+    return float(shares.mean())
+
+
+SCHEMA = 1
+_TUNED = ("lr", "batch_size", "weight_decay")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; None stands for the default, or with `tune` for what does best."""
+
+    lr: float | None = None
+    batch_size: int | None = None
+    weight_decay: float | None = None
+    iterations: int = Options.iterations
+    tune: bool = False
+    device: Device = "auto"
+    seed: int = 0
+    name: str = "logreg"
+    command: str = "mmdiff logreg"
+
+    def options(self) -> Options:
+        given = {key: getattr(self, key) for key in _TUNED if getattr(self, key) is not None}
+        return Options(**given, iterations=self.iterations, seed=self.seed, device=self.device)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The model, and the scores where there are test points."""
+
+    model: Made
+    scores: Made | None
+    notes: list[str] = field(default_factory=list)
+
+    def summary(self) -> Json:
+        made = [self.model] if self.scores is None else [self.model, self.scores]
+        return {"artifacts": [one.summary() for one in made], "notes": self.notes}
+
+
+def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome:
+    """Makes what is missing of the model and its scores, or out of date."""
+    store = Store.open(path)
+    options = _checked(request)
+    if store.id(SEEDS) is None:
+        raise Missing(f"{store.path}: there are no seeds. Run first: mmdiff import FILE --labels FILE --role seeds")
+    seeds = store.open_artifact(SEEDS)
+    test = store.open_artifact(TEST) if store.id(TEST) is not None else None
+    if test is not None:
+        _refuse_other_width(seeds, test)
+    device = choose_device(load_torch(), request.device)
+    model_name, scores_name = f"models/{request.name}", f"scores/{request.name}"
+    parameters = _parameters(request, options, device)
+    with Publication(path, [model_name] if test is None else [model_name, scores_name], request.command) as publication:
+        recipe = Recipe("logreg", SCHEMA, parameters, {"seeds": input_of(seeds)})
+        fill = _Training(seeds, options, request.tune, progress).fill
+        model = make(publication, model_name, recipe, request.command, fill, torch=version("torch"))
+        if test is None:
+            return Outcome(model, None, ["there are no test points, so there are no scores. Import them with --role test."])
+        inputs = {"model": input_of(model.artifact), "seeds": input_of(seeds), "test": input_of(test)}
+        recipe = Recipe("scores", SCORES_SCHEMA, {"method": "logreg", **parameters}, inputs)
+        classify = from_safetensors(model.artifact)
+        scores = make(
+            publication,
+            scores_name,
+            recipe,
+            request.command,
+            lambda draft: _write_scores(draft, classify, Classes.of(seeds), test, progress),
+        )
+        return Outcome(model, scores)
+
+
+def raw_descriptors(artifact: Artifact) -> NDArray[Any]:
+    """Descriptors as they were; where they are not kept apart, the vectors are."""
+    return artifact.array("raw" if "raw" in artifact else "vectors")
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Learns the model of the seeds."""
+
+    seeds: Artifact
+    options: Options
+    tuned: bool
+    progress: Progress
+
+    def fill(self, draft: Draft) -> Json:
+        classes, descriptors = Classes.of(self.seeds), raw_descriptors(self.seeds)
+        samples, options = Samples.of(self.seeds.array("labels")), self.options
+        facts: Json = {"classes": len(classes), "width": descriptors.shape[1], "samples": len(samples)}
+        facts["classes_without_seeds"] = len(classes) - len(np.unique(samples.classes))
+        if self.tuned:
+            tuned = tune(descriptors, samples, len(classes), options, self.progress)
+            options = tuned.options
+            facts |= {"held_out": tuned.held_out, "tried": tuned.tried}
+        with self.progress("training", options.iterations, "batches") as advance:
+            model = train(descriptors, samples, len(classes), options, advance)
+        draft.values("safetensors", to_safetensors(model, classes))
+        classes.write(draft)
+        return facts | {"chosen": {key: getattr(options, key) for key in _TUNED}}
+
+
+def _write_scores(draft: Draft, model: Model, classes: Classes, test: Artifact, progress: Progress) -> Json:
+    descriptors = raw_descriptors(test)
+    writer = draft.array("scores", (1, len(descriptors), len(classes)), "float32")
+    with progress("classifying", len(descriptors), "rows") as advance:
+        for chunk in writer.missing:
+            start, stop = writer.spec.rows(chunk)
+            writer.write(chunk, model.log_probabilities(descriptors[start:stop]))
+            advance(stop - start)
+    classes.write(draft)
+    return {"tests": len(descriptors), "classes": len(classes), "planes": [0]}
+
+
+def _parameters(request: Request, options: Options, device: str) -> Json:
+    """All that decides what the model will be. CPU and GPU round differently, so it matters which it is."""
+    values = asdict(options) | {"device": device, "tune": request.tune}
+    return {key: value for key, value in values.items() if not (request.tune and key in _TUNED)}
+
+
+def _checked(request: Request) -> Options:
+    given = [f"--{key.replace('_', '-')}" for key in _TUNED if getattr(request, key) is not None]
+    if request.tune and given:
+        raise BadOption(f"--tune chooses {', '.join(given)}. Leave out one or the other.")
+    options = request.options()
+    for name, value, least in (("--batch-size", options.batch_size, 1), ("--iterations", options.iterations, 1)):
+        if value < least:
+            raise BadOption(f"{name} {value}: at least {least} is needed.")
+    if not 0 < options.lr < np.inf:
+        raise BadOption(f"--lr {options.lr:g}: a learning rate above 0 is needed, such as {Options.lr:g}.")
+    if not 0 <= options.weight_decay < np.inf:
+        raise BadOption(f"--weight-decay {options.weight_decay:g}: 0 or more is needed, such as {Options.weight_decay:g}.")
+    return options
+
+
+def _refuse_other_width(seeds: Artifact, test: Artifact) -> None:
+    """Seeds whose raw descriptors are kept and test points whose are not, or the other way round, cannot be compared."""
+    own, other = (artifact.spec("raw" if "raw" in artifact else "vectors").shape[1] for artifact in (seeds, test))
+    kept = ["raw" in artifact for artifact in (seeds, test)]
+    if own != other or kept[0] != kept[1]:
+        lacking = SEEDS if kept[1] and not kept[0] else TEST
+        raise WidthMismatch(
+            f"{SEEDS} has descriptors of {own} values ({'raw' if kept[0] else 'reduced'}), {TEST} of {other} "
+            f"({'raw' if kept[1] else 'reduced'}). Import {lacking.partition('/')[2]} again, with --keep-raw like the other."
+        )

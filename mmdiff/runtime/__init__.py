@@ -1,0 +1,1 @@
+"""Running work: threads, memory, progress, Dask, records of runs, and finding what was made before."""

@@ -1,0 +1,113 @@
+"""The diffusion is what its definition says, in every variant, whatever the graph, the labels and the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from mmdiff.diffusion.api import diffuse
+from mmdiff.diffusion.engine import coupled, frontier
+from mmdiff.diffusion.io import graph_stream as streaming
+from mmdiff.diffusion.variant import ETAS, Variant
+from mmdiff.graph.graph import Graph
+from tests.support.graphs import some_graph
+from tests.support.naive_diffusion import naive_diffusion, naive_scores
+
+variants = st.builds(
+    Variant,
+    eta=st.sampled_from(ETAS),
+    gamma=st.sampled_from([None, 0.5, 1.3]),
+    alpha=st.sampled_from([None, 0.8, 1]),
+    reset_seeds=st.booleans(),
+    normalize_graph=st.sampled_from(["row", "symmetric"]),
+)
+graphs = st.builds(
+    some_graph,
+    nodes=st.sampled_from([1, 2, 7, 40, 150]),
+    k=st.integers(1, 8),
+    seed=st.integers(0, 1000),
+    weighted=st.booleans(),
+    self_loops=st.booleans(),
+)
+
+
+def some_labels(nodes: int, classes: int, per_row: int, seed: int) -> NDArray[np.int32]:
+    """A few labels; at least one node has one."""
+    draw = np.random.default_rng(seed)
+    labels = np.where(draw.random((nodes, per_row)) < 0.08, draw.integers(0, classes, (nodes, per_row)), -1)
+    labels[draw.integers(nodes), 0] = draw.integers(classes)
+    return labels.astype(np.int32)
+
+
+def some_neighbors(nodes: int, seed: int) -> NDArray[np.uint32]:
+    draw = np.random.default_rng(seed)
+    neighbors = draw.integers(0, nodes, (6, 3)).astype(np.uint32)
+    neighbors[draw.random((6, 3)) < 0.2] = 0xFFFFFFFF
+    return neighbors
+
+
+def assert_close(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 1e-5) -> None:
+    """Relative to each entry; what the twin has as zero is zero."""
+    assert found.shape == expected.shape
+    assert np.all((found == 0) == (expected == 0))
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=1e-30)
+
+
+@contextmanager
+def small_pieces(block_edges: int, entry_cost: int) -> Iterator[None]:
+    """Blocks that small graphs have several of, and frontiers that are given up early, late or when it pays."""
+    before: Any = (streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS)
+    streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS = block_edges, entry_cost, 7
+    try:
+        yield
+    finally:
+        streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS = before
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    graph=graphs,
+    variant=variants,
+    classes=st.integers(1, 9),
+    per_row=st.integers(1, 2),
+    iterations=st.integers(0, 4),
+    width=st.integers(1, 10),
+    seed=st.integers(0, 1000),
+    plain=st.booleans(),
+    with_prior=st.booleans(),
+    pieces=st.tuples(st.sampled_from([5, 60, 1 << 18]), st.sampled_from([0, 8, 1 << 40])),
+)
+def test_diffusion_equals_its_naive_twin(
+    graph: Graph,
+    variant: Variant,
+    classes: int,
+    per_row: int,
+    iterations: int,
+    width: int,
+    seed: int,
+    plain: bool,
+    with_prior: bool,
+    pieces: tuple[int, int],
+) -> None:
+    labels, neighbors = some_labels(graph.nodes, classes, per_row, seed), some_neighbors(graph.nodes, seed)
+    prior = np.random.default_rng(seed).random(classes) + 0.1 if with_prior and variant.takes_prior else None
+    p = np.full(classes, 1 / classes) if prior is None else prior / prior.sum()
+    options: dict[str, Any] = {
+        **variant.parameters(),
+        "iterations": iterations,
+        "prior": prior,
+        "classes": classes,
+        "cols_per_batch": width,
+        "plain": plain,
+    }
+    expected = naive_diffusion(graph, labels, classes, variant, p, iterations)
+    with small_pieces(*pieces):
+        assert_close(diffuse(graph, labels, **options), expected[-1])
+        scores = diffuse(graph, labels, neighbors=neighbors, **options)
+    assert_close(scores, np.stack([naive_scores(L, neighbors) for L in expected]))

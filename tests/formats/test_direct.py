@@ -1,0 +1,80 @@
+"""What goes past the page cache comes back as it was, whatever its size and wherever it lies in memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmdiff.formats.storage import direct, seam
+from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
+from mmdiff.formats.storage.direct import page_aligned, read_pages
+from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.verify import chunk_is_whole
+
+sizes = st.one_of(st.integers(0, 3 * PAGE_BYTES), st.sampled_from([PAGE_BYTES, 64 * PAGE_BYTES, 64 * PAGE_BYTES + 1]))
+
+
+@settings(max_examples=40)
+@given(sizes=st.lists(sizes, max_size=4), shift=st.sampled_from([0, 1, 64]))
+def test_a_file_written_past_the_cache_is_the_same(quick_folder: Path, tmp_path: Path, sizes: list[int], shift: int) -> None:
+    draw = np.random.default_rng(0)
+    pieces = [np.zeros(8, np.uint8)]
+    for size in sizes:
+        room = page_aligned((size + shift,), "uint8")
+        room[:] = draw.integers(0, 256, size + shift)
+        pieces.insert(0, room[shift:])
+    for folder in (quick_folder, tmp_path):
+        seam.write_file(folder / "file", *pieces, cached=False)
+        assert (folder / "file").read_bytes() == b"".join(piece.tobytes() for piece in pieces)
+
+
+@pytest.mark.parametrize(("size", "page"), [(0, PAGE_BYTES), (5, PAGE_BYTES), ((2 << 20) - 1, PAGE_BYTES), (5 << 20, 2 << 20)])
+def test_memory_begins_with_a_page(size: int, page: int) -> None:
+    room = page_aligned((size,), "uint8")
+    assert room.shape == (size,)
+    assert not room.any()
+    assert not size or room.__array_interface__["data"][0] % page == 0
+
+
+@pytest.mark.parametrize("rows", [1, 1000, 1024, 5000])
+@pytest.mark.parametrize("shift", [0, 3])
+def test_chunks_are_read_as_they_were_written(tmp_path: Path, rows: int, shift: int) -> None:
+    spec = ArraySpec.fit((rows, 24), "uint16", 1024)
+    values = page_aligned((rows + shift, 24), "uint16")[shift:]
+    values[:] = np.random.default_rng(1).integers(0, 1 << 16, values.shape)
+    writer = ArrayWriter(tmp_path / "array", spec)
+    out = page_aligned((rows + shift, 24), "uint16")[shift:]
+    for chunk in range(spec.chunks):
+        start, stop = spec.rows(chunk)
+        writer.write(chunk, values[start:stop], cached=False)
+        assert chunk_is_whole(writer.folder / spec.chunk_file(chunk), spec) == writer.crcs[chunk]
+        writer.read(chunk, out[start:stop])
+    np.testing.assert_array_equal(out, values)
+
+
+def test_where_it_cannot_be_done_the_usual_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(2).integers(0, 256, 10_000).astype(np.uint8)
+    for module in (seam, direct):
+        monkeypatch.setattr(module, "whole_pages", lambda view: view.nbytes)
+    seam.write_file(tmp_path / "file", values, cached=False)
+    assert (tmp_path / "file").read_bytes() == values.tobytes()
+    out = np.zeros_like(values)
+    with (tmp_path / "file").open("rb") as file:
+        read_pages(file.fileno(), out)
+    np.testing.assert_array_equal(out, values)
+
+
+@pytest.mark.parametrize("size", [0, PAGE_BYTES, PAGE_BYTES + 10])
+def test_a_file_that_is_too_short_is_noticed(tmp_path: Path, size: int) -> None:
+    (tmp_path / "file").write_bytes(bytes(size))
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        with pytest.raises(EOFError, match=f"{size} bytes, where 12288"):
+            read_pages(descriptor, page_aligned((3 * PAGE_BYTES,), "uint8"))
+    finally:
+        os.close(descriptor)

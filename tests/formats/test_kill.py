@@ -1,0 +1,132 @@
+"""Whatever an import is doing when it is killed: nothing half-made can be found, and the same command continues from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmdiff.formats.store.store import Store
+from mmdiff.importing.stage import import_descriptors
+from tests.support.paths import ROOT
+from tests.support.stores import (
+    SMALL_CHUNKS,
+    Inputs,
+    chunk_inodes,
+    chunks_of,
+    full_seeds,
+    interrupted_after_first_chunk,
+    problems,
+    tree,
+)
+
+
+def kill_at_every_step(scenario: str, moment: str, folder: Path, every: int = 1) -> dict[str, int]:
+    """How often the run was killed, by system call; see `killing.py` for what is asserted after each.
+
+    Runs that take long are killed at every so many steps only: `python -m tests.support.killing` with 1 takes minutes for each.
+    """
+    command = [sys.executable, "-m", "tests.support.killing", scenario, moment, str(folder), str(every)]
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kills: dict[str, int] = json.loads(done.stdout)
+    return kills
+
+
+def test_import_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
+    kills = kill_at_every_step("seeds", "before", quick_folder)
+    assert sum(kills.values()) > 200
+    assert set(kills) >= {
+        "mkdir",
+        "open",
+        "posix_fallocate",
+        "write",
+        "fsync",
+        "rename",
+        "symlink",
+        "replace",
+        "unlink",
+        "rmdir",
+    }
+
+
+def test_import_killed_after_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
+    assert sum(kill_at_every_step("background", "after", quick_folder).values()) > 150
+
+
+def test_build_graph_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
+    assert sum(kill_at_every_step("build", "before", quick_folder, every=3).values()) > 66
+
+
+def test_logreg_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
+    assert sum(kill_at_every_step("logreg", "before", quick_folder).values()) > 100
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "torn"])
+def test_diffusion_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, moment: str) -> None:
+    assert sum(kill_at_every_step("diffuse", moment, quick_folder, every=7).values()) > (7 if moment == "torn" else 28)
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "torn"])
+def test_diffusion_with_coupled_classes_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, moment: str) -> None:
+    assert sum(kill_at_every_step("coupled", moment, quick_folder, every=7).values()) > (7 if moment == "torn" else 28)
+
+
+def test_import_killed_in_the_middle_of_a_write_resumes_to_identical_bytes(quick_folder: Path) -> None:
+    assert sum(kill_at_every_step("seeds", "torn", quick_folder).values()) > 50
+
+
+def test_replacement_killed_at_any_step_shows_the_old_artifact_or_the_new_one_whole(quick_folder: Path) -> None:
+    assert sum(kill_at_every_step("replaced", "before", quick_folder).values()) > 100
+
+
+def test_interrupted_import_tells_how_many_chunks_it_found_and_does_not_write_them_again(
+    quick_folder: Path, inputs: Inputs
+) -> None:
+    request = full_seeds(inputs, no_background=True)
+    with chunks_of(SMALL_CHUNKS):
+        with pytest.raises(KeyboardInterrupt):
+            import_descriptors(quick_folder / "store", request, interrupted_after_first_chunk)
+        assert Store.open(quick_folder / "store").names() == []
+        finished = chunk_inodes(quick_folder / "store")
+        outcome = import_descriptors(quick_folder / "store", request)
+        undisturbed = import_descriptors(quick_folder / "other", request)
+    assert 1 <= outcome.chunks_found <= outcome.artifact.spec("vectors").chunks
+    assert outcome.artifact.run["chunks_found"] == outcome.chunks_found
+    assert undisturbed.chunks_found == 0
+    assert finished <= chunk_inodes(quick_folder / "store")
+    assert tree(quick_folder / "store", with_runs=False) == tree(quick_folder / "other", with_runs=False)
+
+
+def test_draft_of_an_input_that_changed_is_not_continued(quick_folder: Path, inputs: Inputs) -> None:
+    request = inputs.request(name="vectors.npy")
+    with chunks_of(SMALL_CHUNKS):
+        with pytest.raises(KeyboardInterrupt):
+            import_descriptors(quick_folder / "store", request, interrupted_after_first_chunk)
+        (inputs.folder / "others.npy").rename(inputs.folder / "vectors.npy")
+        outcome = import_descriptors(quick_folder / "store", request)
+        import_descriptors(quick_folder / "other", request)
+    assert outcome.chunks_found == 0
+    assert problems(Store.open(quick_folder / "store")) == []
+    ids = [Store.open(quick_folder / name).id("descriptors/background") for name in ("store", "other")]
+    assert ids[0] == ids[1]
+
+
+def test_chunk_of_a_draft_that_was_damaged_meanwhile_is_made_again(quick_folder: Path, inputs: Inputs) -> None:
+    request = inputs.request()
+    with chunks_of(SMALL_CHUNKS):
+        with pytest.raises(KeyboardInterrupt):
+            import_descriptors(quick_folder / "store", request, interrupted_after_first_chunk)
+        finished = sorted((quick_folder / "store" / "work" / "descriptors.background" / "object" / "vectors").glob("c.*"))
+        damaged = bytearray(finished[0].read_bytes())
+        damaged[100] ^= 1
+        finished[0].write_bytes(damaged)
+        outcome = import_descriptors(quick_folder / "store", request)
+        import_descriptors(quick_folder / "other", request)
+    assert outcome.chunks_found == len(finished) - 1
+    assert tree(quick_folder / "store", with_runs=False) == tree(quick_folder / "other", with_runs=False)

@@ -1,0 +1,84 @@
+"""Edge weights are those of the paper's supplement, and options that contradict each other are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmdiff.formats.errors import BadOption
+from mmdiff.graph.lists import NONE
+from mmdiff.graph.weights import Weighting, choose, parameters
+from tests.support.graphs import SomeLists, lists_of_all_kinds
+from tests.support.naive import naive_weights
+
+
+@given(
+    made=lists_of_all_kinds,
+    formula=st.sampled_from(["gaussian", "meaningful"]),
+    parameter=st.sampled_from([0.3, 1.0, 5.0, 40.0]),
+)
+def test_weights_are_those_of_the_paper(made: SomeLists, formula: Any, parameter: float) -> None:
+    weights = Weighting(formula, parameter).of(made.neighbors, made.similarities)
+    given_ = made.neighbors != NONE
+    expected = naive_weights(made.neighbors, made.similarities, formula, parameter)
+    assert weights.dtype == np.float32
+    np.testing.assert_allclose(weights[given_], expected[given_], atol=1e-6)
+
+
+def test_first_neighbour_of_a_list_is_meaningful_and_the_last_is_not() -> None:
+    neighbors = np.array([[3, 1, 2, NONE]], np.uint32)
+    similarities = np.array([[1, 0.8, 0.5, -np.inf]], np.float32)
+    weights = Weighting("meaningful", 50.0).of(neighbors, similarities)[0]
+    assert weights[0] == pytest.approx(1)
+    assert 0 < weights[1] < 1
+    assert weights[2] == 0
+
+
+def test_neighbours_that_are_all_as_near_all_count() -> None:
+    neighbors, similarities = np.arange(6, dtype=np.uint32).reshape(2, 3), np.full((2, 3), 0.5, np.float32)
+    assert len(np.unique(Weighting("meaningful", 2.0).of(neighbors, similarities))) == 1
+
+
+def test_wide_gaussian_is_the_constant_weighting() -> None:
+    neighbors, similarities = np.arange(4, dtype=np.uint32)[None], np.array([[1, 0.5, 0, -1]], np.float32)
+    np.testing.assert_allclose(Weighting("gaussian", 1e6).of(neighbors, similarities), 1)
+
+
+def test_options_name_a_weighting() -> None:
+    assert choose("constant", None, None) is None
+    assert choose("gaussian", 0.5, None, "float16") == Weighting("gaussian", 0.5, "float16")
+    assert choose("meaningful", None, 4.0) == Weighting("meaningful", 4.0)
+    assert parameters(None) == {"edge_weights": "constant"}
+    assert parameters(Weighting("meaningful", 4.0)) == {
+        "edge_weights": "meaningful",
+        "lambda": 4.0,
+        "weights_dtype": "float32",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("gaussian", None, None), "needs --sigma"),
+        (("meaningful", None, None), "needs --lambda"),
+        (("constant", 0.5, None), "--sigma does not go with"),
+        (("gaussian", 0.5, 1.0), "--lambda does not go with"),
+        (("gaussian", 0.0, None), "a positive number"),
+        (("gaussian", float("nan"), None), "a positive number"),
+        (("meaningful", None, -1.0), "a positive number"),
+    ],
+)
+def test_options_that_name_none_are_refused(options: Any, told: str) -> None:
+    with pytest.raises(BadOption, match=told):
+        choose(*options)
+
+
+def test_lambda_with_which_all_weights_would_vanish_is_refused_with_one_that_is_enough() -> None:
+    with pytest.raises(BadOption, match=r"k = 30. Use ([\d.]+) or more") as refused:
+        Weighting("meaningful", 0.01).check(30)
+    least = float(str(refused.value).split("Use ")[1].split(" ")[0])
+    Weighting("meaningful", least).check(30)

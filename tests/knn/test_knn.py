@@ -1,0 +1,298 @@
+"""The searches find what they say they find: exactly, or with the recall that was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from mmdiff.knn.cells import partition
+from mmdiff.knn.cells.forest import Forest, Tree, by_cell
+from mmdiff.knn.cells.order import Cells, Trial
+from mmdiff.knn.search import flat as recall
+from mmdiff.knn.search.flat import draw, search_flat
+from mmdiff.knn.search.outside import Entrance, Probe, entering, nearest_cells, search_cells
+from mmdiff.knn.search.refine import refine
+from mmdiff.knn.search.topk import NONE, merge, settle_candidates
+from mmdiff.knn.search.visits import search_visited
+from tests.support.naive_knn import naive_neighbors, naive_pieces, naive_refine, naive_similarities
+
+sizes = st.integers(1, 60)
+widths = st.sampled_from([1, 2, 3, 8, 17])
+seeds = st.integers(0, 10**6)
+dtypes = st.sampled_from(["float32", "float16"])
+
+
+def rows(count: int, width: int, seed: int, dtype: str = "float32", repeated: bool = False) -> NDArray[Any]:
+    """Rows at random, some of them more than once when asked for."""
+    draw_from = np.random.default_rng(seed)
+    values = draw_from.standard_normal((count, width)).astype(dtype)
+    return values[draw_from.integers(0, max(1, count // 3), count)] if repeated else values
+
+
+def forest_of(partitions: list[NDArray[np.int64]]) -> Forest:
+    return Forest(tuple(Tree.of(cells.astype(np.uint32)) for cells in partitions))
+
+
+def clustered(count: int, width: int = 24, clusters: int = 40, seed: int = 0) -> NDArray[np.float32]:
+    centres = np.random.default_rng(99).standard_normal((clusters, width))
+    draw_from = np.random.default_rng(seed)
+    values = centres[draw_from.integers(0, clusters, count)] + 0.4 * draw_from.standard_normal((count, width))
+    unit: NDArray[np.float32] = (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+@given(sizes, sizes, widths, st.integers(1, 12), seeds, dtypes, st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_exact_search_is_the_naive_one(
+    queries: int, vectors: int, width: int, k: int, seed: int, dtype: str, repeated: bool
+) -> None:
+    some, all_of_them = rows(queries, width, seed, dtype), rows(vectors, width, seed + 1, dtype, repeated)
+    neighbors, similarities = search_flat(some, all_of_them, k)
+    expected = naive_neighbors(some, all_of_them, k)
+    np.testing.assert_array_equal(neighbors, expected)
+    scores = naive_similarities(some, all_of_them)
+    for i, j in zip(*np.nonzero(expected != NONE), strict=True):
+        assert similarities[i, j] == scores[i, expected[i, j]]
+    assert np.isneginf(similarities[expected == NONE]).all()
+
+
+def test_exact_search_crosses_the_tiles_of_its_products() -> None:
+    values = clustered(3000)
+    neighbors, _ = search_flat(values[:700], values, 20)
+    np.testing.assert_array_equal(neighbors, naive_neighbors(values[:700], values, 20))
+
+
+@given(sizes, widths, st.integers(1, 8), seeds, dtypes)
+@settings(max_examples=40, deadline=None)
+def test_a_forest_whose_cells_hold_everything_is_exact(count: int, width: int, k: int, seed: int, dtype: str) -> None:
+    values = rows(count, width, seed, dtype)
+    forest = forest_of([np.zeros(count, np.int64), np.random.default_rng(seed).integers(0, 3, count)])
+    neighbors, _ = forest.search(values, np.arange(count), k)
+    np.testing.assert_array_equal(neighbors, naive_neighbors(values, values, k))
+
+
+@given(sizes, widths, st.integers(1, 6), seeds, st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_a_forest_finds_the_best_of_the_cells_of_a_row(count: int, width: int, k: int, seed: int, trees: int) -> None:
+    values = rows(count, width, seed)
+    draw_from = np.random.default_rng(seed)
+    partitions = [
+        np.sort(draw_from.integers(0, 4, count)) if t == 0 else draw_from.permutation(count) % 4 for t in range(trees)
+    ]
+    partitions = [np.unique(cells, return_inverse=True)[1] for cells in partitions]
+    chosen = np.flatnonzero(draw_from.random(count) < 0.7)
+    neighbors, _ = forest_of(partitions).search(values, chosen, k)
+    for row, found in zip(chosen, neighbors, strict=True):
+        candidates = np.flatnonzero(np.any([cells == cells[row] for cells in partitions], axis=0))
+        best = naive_neighbors(values[row : row + 1], values[candidates], k)[0]
+        np.testing.assert_array_equal(found, [candidates[place] if place != NONE else NONE for place in best])
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
+@settings(max_examples=40, deadline=None)
+def test_rows_by_cell_are_in_order_and_every_cell_begins_where_it_says(numbers: list[int]) -> None:
+    cells = np.array(numbers, np.uint32)
+    by, offsets = by_cell(cells)
+    np.testing.assert_array_equal(by, np.argsort(cells, kind="stable"))
+    np.testing.assert_array_equal(offsets, np.searchsorted(np.sort(cells), np.arange(cells.max() + 2)))
+
+
+@given(sizes, sizes, widths, st.integers(1, 6), seeds, dtypes, st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_visits_find_the_best_of_the_cells_they_name(
+    queries: int, vectors: int, width: int, k: int, seed: int, dtype: str, each: int
+) -> None:
+    some, values = rows(queries, width, seed, dtype), rows(vectors, width, seed + 1, dtype)
+    draw_from = np.random.default_rng(seed)
+    cells = np.append(draw_from.integers(0, 5, vectors - 1), 4).astype(np.uint32)
+    members, offsets = by_cell(cells)
+    visits = np.stack([draw_from.permutation(5)[:each] for _ in range(queries)]).astype(np.uint32)
+    chosen = np.flatnonzero(draw_from.random(queries) < 0.7)
+    neighbors, _ = search_visited(some, chosen, values, visits[chosen], members, offsets, k)
+    for row, found in zip(chosen, neighbors, strict=True):
+        candidates = np.flatnonzero(np.isin(cells, visits[row]))
+        best = naive_neighbors(some[row : row + 1], values[candidates], k)[0]
+        np.testing.assert_array_equal(found, [candidates[place] if place != NONE else NONE for place in best])
+
+
+@given(sizes, widths, st.integers(1, 6), seeds, dtypes)
+@settings(max_examples=60, deadline=None)
+def test_a_pass_keeps_the_best_of_neighbours_and_their_neighbours(
+    count: int, width: int, k: int, seed: int, dtype: str
+) -> None:
+    values = rows(count, width, seed, dtype)
+    draw_from = np.random.default_rng(seed)
+    places = np.stack([draw_from.permutation(max(count, k))[:k] for _ in range(count)])
+    proposed = np.where(places < count, places, -1)
+    own, similarities = settle_candidates(values, values, proposed, k)
+    neighbors, _ = refine(values, values, own, similarities, own)
+    np.testing.assert_array_equal(neighbors, naive_refine(values, values, own, own))
+
+
+@given(sizes, widths, st.integers(1, 6), seeds)
+@settings(max_examples=40, deadline=None)
+def test_a_trial_on_a_few_rows_has_the_recall_of_a_pass_over_all(count: int, width: int, k: int, seed: int) -> None:
+    values = rows(count, width, seed)
+    draw_from = np.random.default_rng(seed)
+    trees = [Tree.of(draw_from.integers(0, 6, count).astype(np.uint32)) for _ in range(4)]
+    sample = draw(values, min(k, count), 10, seed)
+    trial = Trial(values, sample, min(k, count))
+    for some in (trees[:2], trees[:3], trees):
+        lists = Forest(tuple(some)).search(values, np.arange(count), min(k, count))
+        expected = sample.recall(refine(values, values, *lists, lists[0])[1][sample.rows])
+        assert trial.recall(some) == expected.value
+
+
+@given(sizes, widths, st.integers(1, 6), seeds)
+@settings(max_examples=40, deadline=None)
+def test_candidates_of_another_index_are_settled_exactly(count: int, width: int, k: int, seed: int) -> None:
+    values = rows(count, width, seed)
+    proposed = np.random.default_rng(seed).integers(-1, count, (count, k + 3))
+    neighbors, _ = settle_candidates(values, values, proposed, k)
+    for row, found, ids in zip(values, neighbors, proposed, strict=True):
+        candidates = np.unique(ids[ids >= 0])
+        best = naive_neighbors(row[None], values[candidates], k)[0]
+        np.testing.assert_array_equal(found, [candidates[place] if place != NONE else NONE for place in best])
+
+
+@given(sizes, sizes, widths, st.integers(1, 6), seeds)
+@settings(max_examples=40, deadline=None)
+def test_merged_lists_are_those_of_a_search_over_both(first: int, second: int, width: int, k: int, seed: int) -> None:
+    queries = rows(7, width, seed + 2)
+    left, right = rows(first, width, seed), rows(second, width, seed + 1)
+    neighbors, similarities = search_flat(queries, right, k)
+    neighbors[neighbors != NONE] += np.uint32(first)
+    merged, _ = merge(search_flat(queries, left, k), (neighbors, similarities))
+    np.testing.assert_array_equal(merged, naive_neighbors(queries, np.concatenate([left, right]), k))
+
+
+@given(sizes, sizes, widths, st.integers(1, 6), seeds, dtypes)
+@settings(max_examples=40, deadline=None)
+def test_points_enter_a_list_when_they_are_nearer_than_its_last(
+    count: int, points: int, width: int, k: int, seed: int, dtype: str
+) -> None:
+    values, others = rows(count, width, seed, dtype), rows(points, width, seed + 1)
+    last = search_flat(values, values, k)[1][:, -1]
+    neighbors, _ = entering(values, last, others, np.arange(points), 1000, k)
+    scores = naive_similarities(values, others)
+    for row in range(count):
+        order = np.lexsort((np.arange(points), -scores[row]))
+        expected = [1000 + int(point) for point in order if scores[row, point] > last[row]][:k]
+        assert [int(node) for node in neighbors[row] if node != NONE] == expected
+
+
+def make_cells(values: NDArray[np.float32]) -> tuple[Cells, NDArray[np.uint32]]:
+    """Values in cells of about CELL_ROWS, in cell order, with their exact lists."""
+    quantizer = partition.train(values, 0)
+    cells = partition.cut_large(partition.assign_all(values, quantizer, 2, lambda _: None))
+    order = np.argsort(cells, kind="stable")
+    ordered = values[order]
+    means = np.stack([ordered[cells[order] == cell].mean(axis=0) for cell in range(cells.max() + 1)])
+    forest = Forest((Tree.of(cells[order]),))
+    return Cells(ordered, order.astype(np.uint32), means, forest), search_flat(ordered, ordered, 10)[0]
+
+
+@pytest.fixture
+def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "CELL_ROWS", 40)
+
+
+@pytest.mark.usefixtures("small_cells")
+def test_probing_finds_neighbours_of_points_that_are_not_in_the_background() -> None:
+    cells, lists = make_cells(clustered(3000))
+    queries = clustered(200, seed=5)
+    truth = naive_neighbors(queries, cells.vectors, 10)
+    found, _ = search_cells(queries, cells, lists, 8, 10)
+    shares = [len(np.intersect1d(a, b)) / 10 for a, b in zip(found, truth, strict=True)]
+    assert np.mean(shares) > 0.95
+    every, _ = search_cells(queries, cells, lists, len(cells.centroids), 10)
+    np.testing.assert_array_equal(every, truth)
+
+
+@pytest.mark.usefixtures("small_cells")
+def test_probe_and_entrance_reach_the_recall_they_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, lists = make_cells(clustered(3000))
+    points = clustered(300, seed=5)
+    exhaustive_probe = Probe(cells, lists, points, 0.97, 0)
+    BB = search_flat(cells.vectors, cells.vectors, 10)
+    exhaustive = Entrance(cells, BB, points, 0.97, 0)
+    for module in ("probe", "enter"):
+        monkeypatch.setattr(f"mmdiff.knn.{module}.EXHAUSTIVE", 0)
+    probe, entrance = Probe(cells, lists, points, 0.97, 0), Entrance(cells, BB, points, 0.97, 0)
+    assert exhaustive_probe.facts["exhaustive"]
+    assert not probe.facts["exhaustive"]
+    truth = naive_neighbors(points, cells.vectors, 10)
+    np.testing.assert_array_equal(exhaustive_probe.find(points)[0], truth)
+    shares = [len(np.intersect1d(a, b)) / 10 for a, b in zip(probe.find(points)[0], truth, strict=True)]
+    assert np.mean(shares) == pytest.approx(probe.facts["recall"], abs=0.02)
+    assert probe.facts["recall"] >= 0.97
+    everything, some = (
+        exhaustive.of(0, 3000)[0],
+        np.concatenate([entrance.of(start, start + 500)[0] for start in range(0, 3000, 500)]),
+    )
+    entered = np.sum(everything != NONE)
+    found = sum(len(np.intersect1d(a[a != NONE], b[b != NONE])) for a, b in zip(everything, some, strict=True))
+    assert found / entered >= 0.95
+    assert entrance.facts["recall"] >= 0.97
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=300), st.integers(1, 20))
+@settings(max_examples=40, deadline=None)
+def test_large_cells_are_cut_and_stay_in_order(cells: list[int], rows_per_cell: int) -> None:
+    before, partition.CELL_ROWS = partition.CELL_ROWS, rows_per_cell
+    try:
+        numbers = np.unique(cells, return_inverse=True)[1].astype(np.uint32)
+        pieces = partition.cut_large(numbers)
+    finally:
+        partition.CELL_ROWS = before
+    np.testing.assert_array_equal(pieces, naive_pieces(numbers, rows_per_cell, 4 * rows_per_cell))
+    assert np.bincount(pieces).max() <= 4 * rows_per_cell
+    assert sorted(set(pieces.tolist())) == list(range(pieces.max() + 1))
+    order = np.argsort(pieces, kind="stable")
+    assert (np.diff(numbers[order].astype(np.int64)) >= 0).all()
+
+
+def test_rows_that_are_all_alike_are_cut_into_cells() -> None:
+    values = np.tile(clustered(1), (5000, 1))
+    cells = partition.cut_large(partition.assign_all(values, partition.train(values, 0), 2, lambda _: None))
+    assert np.bincount(cells).max() <= 2000
+
+
+def test_near_cells_are_near_in_the_order() -> None:
+    line = np.linspace(0, 1, 64)[:, None] * np.ones((1, 3), np.float32)
+    shuffled = np.random.default_rng(0).permutation(64)
+    order = partition.near_order(line[shuffled].astype(np.float32))
+    places = shuffled[order]
+    assert np.abs(np.diff(places)).max() == 1
+
+
+def test_the_truth_that_recall_is_measured_against_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "_BLOCK_ROWS", 70)
+    values = np.repeat(clustered(150), 2, axis=0)
+    sample = draw(values, 5, 40, 0)
+    np.testing.assert_array_equal(sample.neighbors, naive_neighbors(values[sample.rows], values, 5))
+
+
+@pytest.mark.usefixtures("small_cells")
+def test_nearest_cells_are_the_same_however_many_points_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, _ = make_cells(clustered(2000))
+    points = clustered(100, seed=5)
+    monkeypatch.setattr("mmdiff.knn.search.outside.SCORES_AT_ONCE", 7 * len(cells.centroids))
+    expected = naive_neighbors(points, cells.centroids, 6)
+    np.testing.assert_array_equal(np.sort(nearest_cells(points, cells, 6), axis=1), np.sort(expected, axis=1))
+
+
+def test_recall_counts_equals_as_equal_and_has_an_interval() -> None:
+    values = np.repeat(clustered(100), 5, axis=0)
+    sample = draw(values, 3, 500, 0)
+    other_copies = search_flat(values[::-1], values[::-1], 3)[1][::-1]
+    assert sample.recall(other_copies).value == 1
+    half = np.where(np.arange(500)[:, None] % 2 == 0, other_copies, -1).astype(np.float32)
+    found = sample.recall(half)
+    assert found.value == 0.5
+    assert found.margin == pytest.approx(1.96 * 0.5 / np.sqrt(500))

@@ -1,0 +1,1 @@
+"""What tests share: naive twins, stores, graphs, killing, remote servers."""

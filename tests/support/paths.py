@@ -1,0 +1,11 @@
+"""Where tests find the repository, its sample, its documents, and the real data where that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SAMPLE = ROOT / "tests" / "sample"
+GOLDEN = ROOT / "tests" / "golden" / "store-1"
+REAL = ROOT.parent / "shared" / "data" / "tiny-imagenet"
