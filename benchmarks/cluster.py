@@ -16,7 +16,7 @@ from benchmarks.knn import PROGRAM
 from benchmarks.measure import watch
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
-from mmdiff.runtime.dask import units_on
+from mmdiff.runtime.dask import executor_on
 
 ROWS = 1_000_000
 _COMMANDS = {
@@ -60,7 +60,7 @@ def _workers(folder: Path, how: str) -> Iterator[list[str]]:
     if how == "one process":
         yield []
         return
-    with units_on("local:2", folder):
+    with executor_on("local:2", folder):
         client = import_module("distributed").default_client()
         with _killing(lambda: set(client.run(os.getpid).values())) if how == "one killed" else nullcontext():
             yield ["--dask", client.scheduler.address]

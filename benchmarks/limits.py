@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.product import Pull, multiply
+from mmdiff.diffusion.engine.product import SeedUpdate, multiply
 from mmdiff.diffusion.engine.states import Matrix
 from mmdiff.diffusion.io.graph_stream import Block, Stream
 from mmdiff.diffusion.io.remote_batches import stream_of
@@ -110,31 +110,31 @@ def _graph(columns: NDArray[np.uint32]) -> Graph:
 
 def _product_seconds(graph: Graph, source: NDArray[np.uint16]) -> float:
     """The product of all rows, W as it comes from where it lies: the page cache, or the disk where it is larger than that."""
-    pull, own = _no_pull(source), threading.local()
+    seed_update, own = _no_pull(source), threading.local()
 
     def work(block: Block) -> int:
         if len(getattr(own, "out", ())) < len(block.rows):
             own.out = np.empty((len(block.rows), source.shape[1]), np.uint16)
-        return multiply(block.graph, source, block.rows, own.out, np.arange(len(block.rows)), pull)
+        return multiply(block.graph, source, block.rows, own.out, np.arange(len(block.rows)), seed_update)
 
     with stream_of(graph, 0, available_bytes()) as stream:
         return _best(lambda: sum(stream.each(work)))
 
 
-def _no_pull(source: NDArray[np.uint16]) -> Pull:
-    return Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1]))
+def _no_pull(source: NDArray[np.uint16]) -> SeedUpdate:
+    return SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1]))
 
 
 def _seconds(graphs: list[Graph], source: NDArray[np.uint16]) -> float:
     """The product of graphs of some rows each, on all cores."""
-    pull, own = _no_pull(source), threading.local()
+    seed_update, own = _no_pull(source), threading.local()
     most = max(len(graph.indptr) for graph in graphs)
 
     def run(graph: Graph) -> None:
         if not hasattr(own, "out"):
             own.out = np.empty((most, source.shape[1]), np.uint16)
         rows = np.arange(len(graph.indptr) - 1)
-        multiply(graph, source, rows, own.out, rows, pull)
+        multiply(graph, source, rows, own.out, rows, seed_update)
 
     clock = time.perf_counter()
     for _ in in_threads(run, graphs, cores()):

@@ -104,22 +104,22 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
-    from mmdiff.diffusion.engine.product import Pull, product
+    from mmdiff.diffusion.engine.product import SeedUpdate, product
     from mmdiff.diffusion.io.graph_stream import Stream
     from mmdiff.diffusion.seeds import Seeds
     from mmdiff.formats.storage.direct import page_aligned
     from mmdiff.kernels.bfloat16 import encode
 
-    out, pull = (
+    out, seed_update = (
         page_aligned((graph.nodes, COLUMNS), "float32"),
-        Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), L.shape[1])),
+        SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), L.shape[1])),
     )
     short, short_out = page_aligned((graph.nodes, COLUMNS), "uint16"), page_aligned((graph.nodes, COLUMNS), "uint16")
     short[:] = encode(L)
     runs: dict[str, Callable[[], Any]] = {}
     with Stream(graph) as stream:
-        runs["mmdiff"] = lambda: product(stream, L, out, pull)
-        runs["bfloat16"] = lambda: product(stream, short, short_out, pull)
+        runs["mmdiff"] = lambda: product(stream, L, out, seed_update)
+        runs["bfloat16"] = lambda: product(stream, short, short_out, seed_update)
         runs["scipy"] = lambda: W @ L
         runs |= _mkl(W, L) | _torch(W, L)
         times = _best(runs)

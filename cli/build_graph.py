@@ -57,7 +57,7 @@ def command(
     background are found by workers, which share `--memory`; all else stays with this process.
     """
     from mmdiff.building.stage import Request, build_graph
-    from mmdiff.runtime.dask import units_on
+    from mmdiff.runtime.dask import executor_on
 
     request = Request(
         k=k,
@@ -73,7 +73,7 @@ def command(
         command=this_command(),
     )
     place = for_workers(store, dask)
-    with units_on(dask, place) as units:
+    with executor_on(dask, place) as units:
         outcome = build_graph(place, request, show.progress, units)
     summary = outcome.summary()
     if json:

@@ -119,7 +119,7 @@ def command(
     `sinkhorn`, for which batches need each other.
     """
     from mmdiff.diffusion.stage import diffuse
-    from mmdiff.runtime.dask import units_on
+    from mmdiff.runtime.dask import executor_on
 
     request = request_of(
         iterations=iterations,
@@ -141,7 +141,7 @@ def command(
         plain=plain,
     )
     place = for_workers(store, dask)
-    with units_on(dask, place) as units:
+    with executor_on(dask, place) as units:
         outcome = diffuse(place, request, show.progress, lambda needs: _announce(needs, units.workers), units)
     summary = outcome.summary()
     for warning in outcome.warnings:

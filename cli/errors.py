@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from mmdiff.formats.errors import MmdiffError
+from mmdiff.formats.errors import Call, MmdiffError, Parameter, Placeholder
 
 INTERRUPTED = 130
+
+# Methods of the store whose command is called otherwise, and parameters that are arguments of their command.
+_COMMANDS = {"add": "import", "experiment": "experiment run"}
+_ARGUMENTS = ("source", "file", "artifact", "config", "url")
 
 
 class Commands(TyperGroup):
@@ -23,11 +28,11 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except MmdiffError as error:
-            fail(str(error), error.exit_code)
+            fail(error.spelled(spell), error.exit_code)
         except KeyboardInterrupt:
             fail("interrupted. What is finished is kept: the same command continues from there.", INTERRUPTED)
         except BrokenPipeError:
-            # Whoever read our output has seen enough, as in `mmdiff inspect | head`.
+            # The reader of our output has seen enough, as in `mmdiff inspect | head`.
             sys.stderr.close()
             raise typer.Exit(0) from None
         except OSError as error:
@@ -39,3 +44,23 @@ class Commands(TyperGroup):
 def fail(message: str, code: int) -> NoReturn:
     typer.echo(f"mmdiff: {message}", err=True)
     raise typer.Exit(code)
+
+
+def spell(part: Parameter | Call) -> str:
+    """A parameter or a call as the user of the command line types it: `--k 30`, `mmdiff import FILE --role test`."""
+    if isinstance(part, Call):
+        words = [_word(argument) for argument in part.arguments]
+        words += [spell(Parameter(name, value)) for name, value in part.parameters.items()]
+        return " ".join(["mmdiff", _COMMANDS.get(part.method, part.method.replace("_", "-")), *words])
+    if part.name in _ARGUMENTS and part.has_value:
+        return _word(part.value)
+    option = f"--{part.name.strip('_').replace('_', '-')}"
+    if part.value is True or not part.has_value:
+        return option
+    return f"--no-{option[2:]}" if part.value is False else f"{option} {_word(part.value)}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, Placeholder) else shlex.quote(str(value))

@@ -34,9 +34,9 @@ def run(
     With `--dask` cells are computed by workers, each of which reads the data of the config.
     """
     from mmdiff.experiment.stage import run_experiment
-    from mmdiff.runtime.dask import units_on
+    from mmdiff.runtime.dask import executor_on
 
-    with units_on(dask, for_workers(config, dask)) as units:
+    with executor_on(dask, for_workers(config, dask)) as units:
         summary = run_experiment(store, config, this_command(), show.progress, units).summary()
     if json:
         show.as_json(summary)

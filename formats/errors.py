@@ -1,39 +1,128 @@
 """Everything that can go wrong, as one tree; a message is a sentence that ends in what to do.
 
 MmdiffError
-  x InputError (ValueError)       the user's file or option
+  x InputError (ValueError)       the user's file or parameter
       - UnreadableSource          not the format it says it is: truncated, pickled, of an unknown dtype
       - BadRow                    NaN, Inf or all zero
       - WidthMismatch             rows of another width than the rest
       - CountMismatch             labels or ids that do not match the rows
       - DuplicateIds              one id for two rows
       - BadLabels                 labels or class names that contradict each other
-      - BadOption                 an option that cannot be obeyed
+      - BadOption                 a parameter that cannot be obeyed
       - MissingExtra (ImportError)  an optional dependency; the message is the line that installs it
   x StoreError (OSError)          what lies on disk
       - Missing                   no such store or artifact (yet)
-      - Corrupt                   damaged, or not ours
+      - Corrupt                   damaged, or not written by mmdiff
       - Stale                     made from something that has changed since
       - Locked                    another run is writing it
       - DiskFull                  no room for what is to be written
-      - Unreachable               a remote store that does not answer, or does not let us in
-      - ReadOnly                  a remote store that something was to be written to
-  x ClusterError (RuntimeError)   workers of `--dask` that are lost, or that cannot do what is asked of them
+      - Unreachable               a remote store that does not answer, or refuses access
+      - ReadOnly                  an attempt to write to a remote store
+  x ClusterError (RuntimeError)   Dask workers that are lost, or cannot do what is asked of them
 
 Each error is also the builtin in brackets, so that callers may catch either.
+
+A message is made of parts: text, `Parameter` and `Call`. In Python they read `k=0` and `store.build_graph(k=30)`; the command
+line spells the same parts `--k 0` and `mmdiff build-graph --k 30`. So no code outside `cli/` spells an option.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+
+class Placeholder(str):
+    """Stands for what the user fills in, such as FILE; unlike a string value it is written without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+FILE = Placeholder("FILE")
+FOLDER = Placeholder("FOLDER")
+_NO_VALUE = Placeholder("")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the public API in a message, with the value it has or should have; by itself it is only named."""
+
+    name: str
+    value: Any = _NO_VALUE
+
+    @property
+    def has_value(self) -> bool:
+        return self.value is not _NO_VALUE
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r}" if self.has_value else self.name
+
+    def __reduce__(self) -> tuple[type[Parameter], tuple[Any, ...]]:
+        """An unpickled `_NO_VALUE` would be another object, and so be taken for a value."""
+        return Parameter, (self.name, self.value) if self.has_value else (self.name,)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a `Store` method, as advice in a message: the command of the same purpose on the command line."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        given = [*map(repr, self.arguments), *(str(Parameter(name, value)) for name, value in self.parameters.items())]
+        return f"store.{self.method}({', '.join(given)})"
+
+
+def call(method: str, *arguments: Any, **parameters: Any) -> Call:
+    """`call("add", FILE, role="test")` reads `store.add(FILE, role='test')`, or `mmdiff import FILE --role test`."""
+    return Call(method, arguments, parameters)
+
+
+Part = str | Parameter | Call
+
 
 class MmdiffError(Exception):
-    """Whatever mmdiff refuses to do, with the reason."""
+    """Anything that mmdiff refuses to do, with the reason."""
 
     exit_code = 2
 
+    def __init__(self, *parts: Part) -> None:
+        # One argument only: OSError would take several for an error number, its text and a file name.
+        super().__init__("".join(map(str, parts)))
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[type[MmdiffError], tuple[Any, ...]]:
+        """An error that comes from another process keeps its parts."""
+        return type(self), self.parts
+
+    def __str__(self) -> str:
+        return self.spelled(str)
+
+    def spelled(self, spell: Callable[[Parameter | Call], str]) -> str:
+        """The message, with parameters and calls written as `spell` writes them."""
+        return "".join(part if isinstance(part, str) else spell(part) for part in self.parts)
+
+    @property
+    def parameter(self) -> str | None:
+        """The name of the parameter that the message is about, where it begins with one."""
+        return self.parts[0].name if self.parts and isinstance(self.parts[0], Parameter) else None
+
+    @property
+    def value(self) -> Any:
+        """The value of that parameter."""
+        first = self.parts[0] if self.parts else None
+        return first.value if isinstance(first, Parameter) and first.has_value else None
+
 
 class InputError(MmdiffError, ValueError):
-    """The user's file or option."""
+    """The user's file or parameter."""
 
 
 class UnreadableSource(InputError):
@@ -61,7 +150,7 @@ class BadLabels(InputError):
 
 
 class BadOption(InputError):
-    """An option that cannot be obeyed."""
+    """A parameter that cannot be obeyed."""
 
 
 class MissingExtra(InputError, ImportError):
@@ -72,7 +161,6 @@ class MissingExtra(InputError, ImportError):
         self._given = (module, extra, needed_for)
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, str]]:
-        """An exception is made anew from its message where it comes from another process; this one has more to be made from."""
         return MissingExtra, self._given
 
 
@@ -105,12 +193,20 @@ class DiskFull(StoreError):
 
 
 class Unreachable(StoreError):
-    """A remote store that does not answer, or does not let us in."""
+    """A remote store that does not answer, or refuses access."""
 
 
 class ReadOnly(StoreError):
-    """A remote store that something was to be written to."""
+    """An attempt to write to a remote store."""
 
 
 class ClusterError(MmdiffError, RuntimeError):
-    """Workers of `--dask` that are lost, or that cannot do what is asked of them. What is finished is kept."""
+    """Dask workers that are lost, or cannot do what is asked of them. Finished work is kept."""
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Refuses a value that is not among the choices, with the one that was probably meant."""
+    if value not in choices:
+        near = get_close_matches(str(value), choices, 1)
+        guess = f"Did you mean {near[0]}? " if near else ""
+        raise BadOption(Parameter(name, value), f": not one of the choices. {guess}Choose from {', '.join(choices)}.")

@@ -47,14 +47,14 @@ def write_file(path: Path, *pieces: Bytes, cached: bool = True) -> None:
     unfinished.rename(path)
 
 
-def write_loose(path: Path, *pieces: Bytes, cached: bool = True) -> str:
-    """Writes a file under a provisional name that nobody else uses, and returns that; `name_loose` makes it what it is."""
+def write_worker_chunk(path: Path, *pieces: Bytes, cached: bool = True) -> str:
+    """Writes a file under a provisional, unique name and returns that name; `adopt_worker_chunk` gives it its final one."""
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     _write(unfinished, path, pieces, cached)
     return unfinished.name
 
 
-def name_loose(loose: str, path: Path) -> bool:
+def adopt_worker_chunk(loose: str, path: Path) -> bool:
     """Gives a file beside `path` that name; False where there is no such file."""
     try:
         path.with_name(loose).rename(path)

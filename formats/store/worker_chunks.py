@@ -20,7 +20,7 @@ from mmdiff.formats.store.publish import ArrayWriter
 
 
 @dataclass(frozen=True)
-class Laid:
+class WorkerChunk:
     """A chunk that a helper has written, and the provisional name that it has."""
 
     chunk: int
@@ -29,38 +29,38 @@ class Laid:
 
 
 @dataclass(frozen=True)
-class Site:
+class WorkerTarget:
     """Where an array is made, as a helper is told; the run has made the folder."""
 
     folder: Path
     spec: ArraySpec
 
     @classmethod
-    def of(cls, writer: ArrayWriter) -> Site:
+    def of(cls, writer: ArrayWriter) -> WorkerTarget:
         return cls(writer.folder, writer.spec)
 
-    def helper(self) -> HelperWriter:
-        return HelperWriter(self.folder, self.spec)
+    def helper(self) -> WorkerWriter:
+        return WorkerWriter(self.folder, self.spec)
 
 
-class HelperWriter(ArrayWriter):
+class WorkerWriter(ArrayWriter):
     """Writes chunks of an array that a run somewhere else is making."""
 
     def __post_init__(self) -> None:
-        self.laid: list[Laid] = []
+        self.laid: list[WorkerChunk] = []
 
     def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
         pieces, crc = self.pieces(chunk, rows)
-        file = seam.write_loose(self.folder / self.spec.chunk_file(chunk), *pieces, cached=cached)
+        file = seam.write_worker_chunk(self.folder / self.spec.chunk_file(chunk), *pieces, cached=cached)
         self.crcs[chunk] = crc
-        self.laid.append(Laid(chunk, crc, file))
+        self.laid.append(WorkerChunk(chunk, crc, file))
 
 
-def take(writer: ArrayWriter, laid: Iterable[Laid]) -> None:
+def take(writer: ArrayWriter, laid: Iterable[WorkerChunk]) -> None:
     """Makes chunks that a helper has written chunks of the array."""
     for each in laid:
         path = writer.folder / writer.spec.chunk_file(each.chunk)
-        if not seam.name_loose(each.file, path):
+        if not seam.adopt_worker_chunk(each.file, path):
             raise ClusterError(
                 f"{path.with_name(each.file)}: a worker has written it, but it is not here. The workers need the folder of the "
                 "store itself, at the same path, and not a copy of it."

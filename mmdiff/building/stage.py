@@ -30,7 +30,7 @@ from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.completion import Background, Nodes, write_test, write_W0
 from mmdiff.knn.faiss_index.factory import index_bytes
 from mmdiff.knn.faiss_index.gpu import require_gpu
-from mmdiff.runtime.executor import Here, Units
+from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import Run
 from mmdiff.runtime.progress import Progress, silent
 
@@ -79,7 +79,7 @@ class Outcome:
         }
 
 
-def build_graph(path: Path, request: Request, progress: Progress = silent, units: Units | None = None) -> Outcome:
+def build_graph(path: Path, request: Request, progress: Progress = silent, units: Executor | None = None) -> Outcome:
     """Makes what is missing of the graph over all that was imported, or out of date. `units` search the background."""
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
@@ -87,7 +87,7 @@ def build_graph(path: Path, request: Request, progress: Progress = silent, units
     _refuse_bad_options(request)
     _refuse_bad_roles(store, request, roles)
     with Publication(path, [cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
-        stages = _Stages(publication, request, roles, progress, units or Here())
+        stages = _Stages(publication, request, roles, progress, units or LocalExecutor())
         background = stages.background() if "background" in roles else None
         nodes = stages.nodes(background)
         lists = stages.completed(nodes) if len(nodes.points) else stages.outcome.artifacts[bb.NAME]
@@ -101,7 +101,7 @@ class _Stages:
     """The stages of one run; each finds what was made before from the same inputs, or makes it, and gives it its name."""
 
     def __init__(
-        self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress, units: Units
+        self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress, units: Executor
     ) -> None:
         self.publication, self.request, self.roles, self.progress, self.units = publication, request, roles, progress, units
         self.outcome = Outcome()

@@ -19,7 +19,7 @@ from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.graph.graph import Graph
 from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.runtime.find_or_make import input_of
-from mmdiff.runtime.staleness import outdated
+from mmdiff.runtime.staleness import stale_artifacts
 
 SEEDS, TEST, TEST_LISTS = "descriptors/seeds", "descriptors/test", "knn/test"
 _SHOWN = 5
@@ -87,7 +87,7 @@ def _nodes_of_rows(graph: Graph) -> NDArray[np.int64]:
 
 
 def _refuse_outdated(store: Store, artifact: Artifact) -> None:
-    for stale in outdated(store, artifact):
+    for stale in stale_artifacts(store, artifact):
         raise Stale(f"{stale.artifact}: {stale.changed} has changed since it was made. Run again: {stale.command}")
 
 

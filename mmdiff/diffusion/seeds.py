@@ -14,7 +14,7 @@ from mmdiff.labels.classes import UNLABELLED
 class Seeds:
     """Y in rows: labelled nodes in order, and of each the columns and the value of its entries.
 
-    `values` are 1, or with a symmetric graph 1/h of the node: then the state that is iterated is S in units of h (`heights`).
+    `values` are 1, or with a symmetric graph 1/sqrt(degree) of the node: then the state is S in sqrt-degree units.
     """
 
     nodes: NDArray[np.int64]
@@ -33,10 +33,10 @@ class Seeds:
         offsets = np.append(starts, len(pairs)).astype(np.int64)
         return cls(labelled, offsets, pairs[:, 1].astype(np.int32), np.ones(len(labelled), np.float32), classes)
 
-    def in_units_of(self, heights: NDArray[np.float32] | None) -> Seeds:
-        if heights is None:
+    def in_units_of(self, sqrt_degrees: NDArray[np.float32] | None) -> Seeds:
+        if sqrt_degrees is None:
             return self
-        values = (1 / heights[self.nodes].astype(np.float64)).astype(np.float32)
+        values = (1 / sqrt_degrees[self.nodes].astype(np.float64)).astype(np.float32)
         return Seeds(self.nodes, self.offsets, self.columns, values, self.classes)
 
     def select(self, columns: NDArray[np.int64]) -> Seeds:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.independent import Buffers
 from mmdiff.diffusion.engine.run import Diffusion
-from mmdiff.diffusion.engine.top_classes import Tops
+from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.checkpoint import Kept, OnDisk
 from mmdiff.diffusion.io.remote_batches import Batches, Computed, enter_all, stream_of
 from mmdiff.diffusion.planning.memory_model import Asked, Needs, needs
@@ -24,7 +24,7 @@ from mmdiff.formats.sources.text import read_values
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.runtime.executor import Here, Units
+from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import Run
 from mmdiff.runtime.progress import Progress, silent
 
@@ -140,7 +140,7 @@ def diffuse(
     request: Request,
     progress: Progress = silent,
     announce: Callable[[Needs], None] = lambda _: None,
-    units: Units | None = None,
+    units: Executor | None = None,
 ) -> Outcome:
     """Makes `scores/NAME`; what was made before from the same inputs and options is left as it is.
 
@@ -148,8 +148,8 @@ def diffuse(
     """
     run = Run(request.command)
     store = Store.open(path)
-    units = units or Here()
-    if request.variant.coupled and not isinstance(units, Here):
+    units = units or LocalExecutor()
+    if request.variant.coupled and not isinstance(units, LocalExecutor):
         raise BadOption(
             f"--dask with --eta {request.eta}: it takes all classes of a node at once after every iteration, so batches of "
             "classes cannot be left to workers. Leave --dask out, or use another --eta."
@@ -198,7 +198,7 @@ def _recipe(prepared: Prepared) -> Recipe:
     return Recipe(KIND, SCHEMA, parameters, problem.inputs, problem.witness)
 
 
-def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Units) -> tuple[Json, list[Json]]:
+def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Executor) -> tuple[Json, list[Json]]:
     """Computes what is missing; returns the facts, and of each iteration the time it took and the bytes it read."""
     request, problem = prepared.request, prepared.problem
     every_row = request.predict_nodes is not None
@@ -219,12 +219,12 @@ def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Units) -> 
         _assemble(draft, diffusion, kept)
         problem.classes.write(draft)
         if kept.tops is not None:
-            _write_tops(draft, kept.tops, prepared)
+            _write_top_classes(draft, kept.tops, prepared)
     return _facts(prepared, diffusion, kept), [{**step, "seconds": round(step["seconds"], 3)} for step in steps]
 
 
 def _compute(
-    draft: Draft, prepared: Prepared, diffusion: Diffusion, kept: Kept, progress: Progress, units: Units
+    draft: Draft, prepared: Prepared, diffusion: Diffusion, kept: Kept, progress: Progress, units: Executor
 ) -> list[Json]:
     """All batches that are not kept yet: those whose classes are coupled together, the others by whoever does units."""
     needs, stream, iterations = prepared.needs, diffusion.stream, diffusion.iterations
@@ -272,7 +272,7 @@ def _assemble(draft: Draft, diffusion: Diffusion, kept: Kept) -> None:
     draft.values("column_sums", sums)
 
 
-def _write_tops(draft: Draft, tops: Tops, prepared: Prepared) -> None:
+def _write_top_classes(draft: Draft, tops: TopClasses, prepared: Prepared) -> None:
     """The best classes of the background, in the user's order."""
     problem = prepared.problem
     order = problem.graph.order

@@ -20,7 +20,7 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.inspection.distribution import distribution
 from mmdiff.labels.classes import UNLABELLED, Classes
-from mmdiff.runtime.staleness import outdated
+from mmdiff.runtime.staleness import stale_artifacts
 
 SCHEMA = 1
 SEEDS, TEST = "descriptors/seeds", "descriptors/test"
@@ -107,7 +107,7 @@ class Truth:
 def open_scores(store: Store, name: str) -> Scores:
     """Scores that are still what their inputs would give."""
     artifact = store.open_artifact(name if "/" in name else f"scores/{name}")
-    found = outdated(store, artifact)
+    found = stale_artifacts(store, artifact)
     if found:
         commands = "; then ".join(dict.fromkeys(entry.command for entry in found))
         raise Stale(

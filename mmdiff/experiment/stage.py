@@ -23,7 +23,7 @@ from mmdiff.formats.errors import StoreError
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.runtime.executor import Here, Units
+from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import Run
 from mmdiff.runtime.progress import Advance, Progress, silent
 
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def run_experiment(
-    path: Path, config_file: Path, command: str, progress: Progress = silent, units: Units | None = None
+    path: Path, config_file: Path, command: str, progress: Progress = silent, units: Executor | None = None
 ) -> Outcome:
     """Computes the cells that are not there yet, and publishes all of them as one report. `units` compute the cells."""
     run = Run(command)
@@ -68,7 +68,7 @@ def run_experiment(
         if artifact is None:
             draft = publication.draft(name, recipe)
             published = dict(_published(publication.store, data.witness))
-            keeping = Keeping(draft, config, data.prints, protocols, published, units or Here())
+            keeping = Keeping(draft, config, data.prints, protocols, published, units or LocalExecutor())
             facts, seconds = _write(draft, keeping, progress)
             found = keeping.found
             artifact = publication.publish(draft, facts, run.record(cell_seconds=seconds, cells_found=found))
@@ -85,7 +85,7 @@ class Keeping:
     prints: Json
     protocols: dict[Group, Protocol]
     published: dict[str, Result]
-    units: Units
+    units: Executor
     found: int = 0
     advance: Advance = lambda _: None
 

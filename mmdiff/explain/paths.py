@@ -3,7 +3,7 @@
 A score is a sum over the nodes of a point's list; an entry of S_t is a sum over the neighbours of its row, of W times S_{t-1},
 and, of a seed, a share of its own label. From the point back to iteration 0 the largest term is followed. The operators (eta,
 Gamma) multiply or raise whole entries: they come between S_t and the sum that it is made of, and leave the shares in it alone.
-S is taken as the diffusion iterates it, in units of heights where the graph is symmetric, in which the product is W's.
+S is taken as the diffusion iterates it, in units of sqrt_degrees where the graph is symmetric, in which the product is W's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.run import Diffusion, Report
-from mmdiff.diffusion.engine.states import SomeRows, heights_of
+from mmdiff.diffusion.engine.states import SomeRows, sqrt_degrees_of
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
@@ -128,9 +128,9 @@ class _Tracer:
     ) -> None:
         self.graph, self.variant, self.states, self.rows = spreading.graph, spreading.variant, states, rows
         self.alpha = 1.0 if spreading.variant.alpha is None else spreading.variant.alpha
-        heights = heights_of(spreading.graph.scale) if spreading.variant.normalize_graph == "symmetric" else None
+        sqrt_degrees = sqrt_degrees_of(spreading.graph.scale) if spreading.variant.normalize_graph == "symmetric" else None
         self.all_seeds = spreading.seeds.nodes
-        nodes, _, values = spreading.seeds.select(np.array([column])).in_units_of(heights).entries
+        nodes, _, values = spreading.seeds.select(np.array([column])).in_units_of(sqrt_degrees).entries
         self.labels = dict(zip(nodes.tolist(), values.tolist(), strict=True))
 
     def trace(self, neighbors: NDArray[np.uint32]) -> Path | None:

@@ -16,7 +16,7 @@ from mmdiff.formats.storage.arrays import page_unit
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import ArrayWriter, Draft
 from mmdiff.formats.store.store import Artifact
-from mmdiff.formats.store.worker_chunks import Laid, Site, take
+from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, take
 from mmdiff.knn.cells.forest import Tree
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.faiss_index.factory import Device, FactoryIndex
@@ -34,7 +34,7 @@ from mmdiff.knn.search.work import (
     chunk_of_lists,
     find_in,
 )
-from mmdiff.runtime.executor import Here, Units
+from mmdiff.runtime.executor import LocalExecutor
 from mmdiff.runtime.progress import Progress
 
 NAME = "knn/BB"
@@ -62,7 +62,7 @@ class Searchers:
     """Who searches: so many threads of this process, or others, each with as many as its memory allows for."""
 
     threads: int
-    units: Units = field(default_factory=Here)
+    units: Executor = field(default_factory=LocalExecutor)
     threads_of_each: int = 1
 
 
@@ -96,7 +96,7 @@ class ListWriter:
         """Has all that is missing searched and written: in this process with `find`, by others with what `search` makes."""
         todo, spec, writers = self.missing, self.neighbors.spec, (self.neighbors, self.similarities)
 
-        def write(chunk: int) -> tuple[list[Laid], ...]:
+        def write(chunk: int) -> tuple[list[WorkerChunk], ...]:
             for writer, values in zip(writers, chunk_of_lists(find, spec.rows(chunk), spec.shape[1], PIECE_ROWS), strict=True):
                 if chunk not in writer.crcs:
                     writer.write(chunk, values)
@@ -105,7 +105,7 @@ class ListWriter:
         def there() -> Chunks:
             if search is None:
                 raise TypeError(f"{what}: only this process can do that")
-            sites = Site.of(self.neighbors), Site.of(self.similarities)
+            sites = WorkerTarget.of(self.neighbors), WorkerTarget.of(self.similarities)
             return Chunks(search(), *sites, PIECE_ROWS, searchers.threads_of_each)
 
         with progress(what, spec.shape[0], "rows") as advance:
@@ -213,7 +213,7 @@ def _by_factory(draft: Draft, artifact: Artifact, sample: Sample, searchers: Sea
 
     writer = ListWriter.declare(draft.array, len(cells.vectors), k)
     # Faiss uses all cores for one block of queries. What is on our GPUs is searched there.
-    own = Searchers(1, Here() if index.on_gpus else searchers.units)
+    own = Searchers(1, LocalExecutor() if index.on_gpus else searchers.units)
     writer.fill(find_in(index, cells.vectors, k), f"searching with {parameters['index']}", progress, own, on_disk)
     measured = sample.recall(writer.mapped()[1][sample.rows])
     return {**measured.to_json(), "exact": False, "tuning": tuned, "search": index.parameters}

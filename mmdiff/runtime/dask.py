@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import mmdiff
 from mmdiff.formats.errors import BadOption, ClusterError, InputError, MissingExtra
-from mmdiff.runtime.executor import Here, Result, Unit, Units, Work
+from mmdiff.runtime.executor import Executor, LocalExecutor, Result, Unit, Work
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores
 from mmdiff.runtime.worker import do, look
@@ -37,11 +37,11 @@ _LOOK_SECONDS = 0.5
 
 
 @contextmanager
-def units_on(dask: str | None, needed: Path) -> Iterator[Units]:
+def executor_on(dask: str | None, needed: Path) -> Iterator[Executor]:
     """Whoever `--dask` names, ADDRESS or local:N; None is this process. All workers must see the path that is needed."""
     # What is not even here is missed by the command itself, in better words.
     if dask is None or not needed.exists():
-        yield Here()
+        yield LocalExecutor()
         return
     distributed = _load()
     # A client that found no scheduler is closed when it is collected as garbage. Were that while another one is being made, in
@@ -59,7 +59,7 @@ def units_on(dask: str | None, needed: Path) -> Iterator[Units]:
                 f"--dask {dask}: no scheduler answers there. Start one with `dask scheduler`, and give the address that it "
                 "prints; or local:2, for two workers on this machine."
             ) from None
-        yield Cluster(distributed, client, dask, needed)
+        yield DaskExecutor(distributed, client, dask, needed)
 
 
 def _load() -> ModuleType:
@@ -121,7 +121,7 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-class Cluster:
+class DaskExecutor:
     """Workers that are there, and see what they need."""
 
     def __init__(self, distributed: ModuleType, client: Any, dask: str, needed: Path) -> None:

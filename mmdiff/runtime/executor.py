@@ -26,7 +26,7 @@ class Work(Protocol[UnitIn, ResultOut]):
         """The function to call for each unit, which tells how far it has come within the unit; made once by each process."""
 
 
-class Units(Protocol):
+class Executor(Protocol):
     """Does units of work."""
 
     @property
@@ -41,12 +41,14 @@ class Units(Protocol):
         threads: int | None = None,
         advance: Advance = lambda _: None,
     ) -> Iterator[tuple[Unit, Result]]:
-        """Units with their results, in any order. In this process that is `here`, in so many threads at a time; None is for
-        units that use all cores themselves. Elsewhere it is what `there` makes, and `advance` hears what is told within units.
+        """Yields units with their results, in any order.
+
+        This process calls `here`, in so many threads at a time, or one after the other where `threads` is None because each
+        unit uses all cores itself. Other processes call what `there` makes; `advance` gets their progress within units.
         """
 
 
-class Here:
+class LocalExecutor:
     """This process does all of them."""
 
     workers = 1

@@ -34,7 +34,7 @@ def sources_gone(artifact: Artifact) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Outdated:
+class StaleArtifact:
     """An artifact that is no longer current, the input that has changed, and the command that makes it anew."""
 
     artifact: str
@@ -42,7 +42,7 @@ class Outdated:
     command: str
 
 
-def outdated(store: Store, artifact: Artifact) -> list[Outdated]:
+def stale_artifacts(store: Store, artifact: Artifact) -> list[StaleArtifact]:
     """What is not current among all that an artifact was made from, and itself, in the order in which to make it anew.
 
     The user's own files are not looked at: what is in the store goes together until they are imported again.
@@ -50,8 +50,8 @@ def outdated(store: Store, artifact: Artifact) -> list[Outdated]:
     return list({entry.artifact: entry for entry in _outdated(store, artifact)}.values())
 
 
-def _outdated(store: Store, artifact: Artifact) -> Iterator[Outdated]:
-    behind: list[Outdated] = []
+def _outdated(store: Store, artifact: Artifact) -> Iterator[StaleArtifact]:
+    behind: list[StaleArtifact] = []
     changed = []
     for entry in artifact.manifest.inputs.values():
         if "artifact" not in entry:
@@ -63,4 +63,4 @@ def _outdated(store: Store, artifact: Artifact) -> Iterator[Outdated]:
             changed.append(entry["artifact"])
     yield from behind
     if changed or behind:
-        yield Outdated(artifact.name, (changed or [behind[-1].artifact])[0], artifact.run["command"])
+        yield StaleArtifact(artifact.name, (changed or [behind[-1].artifact])[0], artifact.run["command"])

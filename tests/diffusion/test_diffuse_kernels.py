@@ -19,9 +19,9 @@ from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.frontier import advance_frontier, spread_frontier
 from mmdiff.diffusion.engine.gamma import raise_power
 from mmdiff.diffusion.engine.needed_rows import closures, looked_at, reached
-from mmdiff.diffusion.engine.product import Pull, product, product_of_rows
-from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, heights_of
-from mmdiff.diffusion.engine.top_classes import TOP, Tops
+from mmdiff.diffusion.engine.product import SeedUpdate, product, product_of_rows
+from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, sqrt_degrees_of
+from mmdiff.diffusion.engine.top_classes import TOP, TopClasses
 from mmdiff.diffusion.io import graph_stream as streaming
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.io.spill import product_to_sheet, read_back, rows_per_chunk
@@ -75,16 +75,18 @@ def naive_step(graph: Graph, S: NDArray[Any], labels: NDArray[Any], alpha: float
 
 
 @settings(max_examples=120)
-@given(graph=graphs, width=all_widths, seed=seeds_of_draws, pull=pulls, block=st.sampled_from([3, 40, 1 << 18]))
-def test_product_is_that_of_the_matrices(graph: Graph, width: int, seed: int, pull: tuple[float, bool], block: int) -> None:
+@given(graph=graphs, width=all_widths, seed=seeds_of_draws, seed_update=pulls, block=st.sampled_from([3, 40, 1 << 18]))
+def test_product_is_that_of_the_matrices(
+    graph: Graph, width: int, seed: int, seed_update: tuple[float, bool], block: int
+) -> None:
     labels, S, rows = some_labels(graph.nodes, width, 2, seed), some_S(graph.nodes, width, seed), some_rows(graph.nodes, seed)
     seeds = Seeds.of(np.arange(graph.nodes), labels, width)
-    expected = naive_step(graph, S, labels, *pull)
+    expected = naive_step(graph, S, labels, *seed_update)
     whole, some, compact = np.empty_like(S), np.full_like(S, 7), np.empty((len(rows), width), np.float32)
     with blocks_of(block), Stream(graph) as stream:
-        nonzero = product(stream, S, whole, Pull(seeds, *pull))
-        assert product(stream, S, some, Pull(seeds, *pull), rows) == np.count_nonzero(expected[rows])
-        assert product_of_rows(stream, S, compact, Pull(seeds, *pull), rows) == np.count_nonzero(expected[rows])
+        nonzero = product(stream, S, whole, SeedUpdate(seeds, *seed_update))
+        assert product(stream, S, some, SeedUpdate(seeds, *seed_update), rows) == np.count_nonzero(expected[rows])
+        assert product_of_rows(stream, S, compact, SeedUpdate(seeds, *seed_update), rows) == np.count_nonzero(expected[rows])
     assert_close(whole, expected)
     assert nonzero == np.count_nonzero(expected)
     np.testing.assert_array_equal(some[rows], whole[rows])
@@ -100,15 +102,15 @@ def test_product_by_way_of_the_disk_is_the_same_to_the_last_bit(
     graph, S = some_graph(nodes, 4, seed), some_S(nodes, width, seed)
     values = encode(S) if short else S
     rows = some_rows(nodes, seed)
-    pull = Pull(Seeds.of(np.arange(nodes), some_labels(nodes, width, 2, seed), width), 0.8)
+    seed_update = SeedUpdate(Seeds.of(np.arange(nodes), some_labels(nodes, width, 2, seed), width), 0.8)
     spec = ArraySpec.fit(values.shape, values.dtype.name, rows_per_chunk((nodes, width), values.dtype.name))
     with blocks_of(block), Stream(graph) as stream, tempfile.TemporaryDirectory() as folder:
         for number, chosen in enumerate((None, rows)):
             expected, found = np.zeros_like(values), np.full_like(values, 1)
             sheet = ArrayWriter(Path(folder) / str(number), spec)
-            nonzero = product_to_sheet(stream, values, sheet, pull, chosen)
+            nonzero = product_to_sheet(stream, values, sheet, seed_update, chosen)
             read_back(sheet, found)
-            assert nonzero == product(stream, values, expected, pull, chosen)
+            assert nonzero == product(stream, values, expected, seed_update, chosen)
             np.testing.assert_array_equal(found, expected)
 
 
@@ -127,13 +129,13 @@ def test_product_takes_weights_of_float16() -> None:
     graph=graphs,
     width=widths,
     seed=seeds_of_draws,
-    pull=pulls,
+    seed_update=pulls,
     short=st.booleans(),
     block=st.sampled_from([3, 1 << 18]),
     needs=st.booleans(),
 )
 def test_product_from_a_frontier_is_that_of_the_matrix_to_the_last_bit(
-    graph: Graph, width: int, seed: int, pull: tuple[float, bool], short: bool, block: int, needs: bool
+    graph: Graph, width: int, seed: int, seed_update: tuple[float, bool], short: bool, block: int, needs: bool
 ) -> None:
     S = some_S(graph.nodes, width, seed, 0.1)
     S = decode(encode(S)) if short else S
@@ -142,13 +144,13 @@ def test_product_from_a_frontier_is_that_of_the_matrix_to_the_last_bit(
     kept = np.dtype(np.uint16 if short else np.float32)
     expected = np.zeros(S.shape, kept)
     with blocks_of(block), Stream(graph) as stream:
-        product(stream, encode(S) if short else S, expected, Pull(seeds, *pull), needed)
-        after = advance_frontier(stream, frontier_of(S), Pull(seeds, *pull), needed, short)
+        product(stream, encode(S) if short else S, expected, SeedUpdate(seeds, *seed_update), needed)
+        after = advance_frontier(stream, frontier_of(S), SeedUpdate(seeds, *seed_update), needed, short)
         spread = np.zeros(S.shape, kept)
-        nonzero = spread_frontier(stream, frontier_of(S), spread, Pull(seeds, *pull), needed, compact=False)
+        nonzero = spread_frontier(stream, frontier_of(S), spread, SeedUpdate(seeds, *seed_update), needed, compact=False)
         rows = np.arange(graph.nodes) if needed is None else needed
         compact = np.empty((len(rows), width), kept)
-        assert spread_frontier(stream, frontier_of(S), compact, Pull(seeds, *pull), rows, compact=True) == nonzero
+        assert spread_frontier(stream, frontier_of(S), compact, SeedUpdate(seeds, *seed_update), rows, compact=True) == nonzero
     np.testing.assert_array_equal(after.block(0, graph.nodes), decode(expected))
     np.testing.assert_array_equal(spread, expected)
     np.testing.assert_array_equal(compact, expected[rows])
@@ -163,7 +165,7 @@ def test_frontier_takes_weights_of_float16_and_so_do_the_sums() -> None:
     seeds = Seeds.of(np.arange(60), some_labels(60, 3, 1, 0), 3)
     for weights in (short, short.astype(np.float32)):
         with Stream(Graph(graph.indptr, graph.indices, graph.scale, weights)) as stream:
-            after = advance_frontier(stream, frontier_of(S), Pull(seeds), None, False).block(0, 60)
+            after = advance_frontier(stream, frontier_of(S), SeedUpdate(seeds), None, False).block(0, 60)
             found.append((after, column_sums(stream, seeds, Variant(), None, 3)))
     np.testing.assert_array_equal(found[0][0], found[1][0])
     np.testing.assert_array_equal(found[0][1], found[1][1])
@@ -244,10 +246,10 @@ def test_sums_of_columns_are_known_without_the_columns(
 ) -> None:
     labels = some_labels(graph.nodes, classes, 2, seed)
     variant = Variant("none", None, alpha, reset, "symmetric" if symmetric else "row")
-    heights = heights_of(graph.scale) if symmetric else None
-    seeds = Seeds.of(np.arange(graph.nodes), labels, classes).in_units_of(heights)
+    sqrt_degrees = sqrt_degrees_of(graph.scale) if symmetric else None
+    seeds = Seeds.of(np.arange(graph.nodes), labels, classes).in_units_of(sqrt_degrees)
     with blocks_of(20), Stream(graph) as stream:
-        sums = column_sums(stream, seeds, variant, heights, iterations)
+        sums = column_sums(stream, seeds, variant, sqrt_degrees, iterations)
     S = naive_diffusion(graph, labels, classes, variant, np.ones(classes), iterations)
     assert_close(sums, np.stack([each.sum(axis=0) for each in S]))
 
@@ -265,9 +267,9 @@ def test_best_classes_are_the_same_whatever_the_batches_and_ties_go_to_the_lower
 ) -> None:
     draw = np.random.default_rng(seed)
     L = draw.integers(0, scores, (nodes, classes)).astype(np.float32)
-    order, tops, merged = draw.permutation(classes), Tops.empty(nodes, classes), Tops.empty(nodes, classes)
+    order, tops, merged = draw.permutation(classes), TopClasses.empty(nodes, classes), TopClasses.empty(nodes, classes)
     for start in range(0, classes, width):
-        columns, own = order[start : start + width], Tops.empty(nodes, classes)
+        columns, own = order[start : start + width], TopClasses.empty(nodes, classes)
         for each in (tops, own):
             each.enter(lambda first, stop, columns=columns: L[first:stop, columns], columns)  # type: ignore[misc]
         merged.merge(own)
@@ -288,18 +290,18 @@ def test_states_say_the_same_of_test_points_however_they_are_kept(
     S, neighbors = some_S(nodes, width, seed), some_neighbors(nodes, seed)
     S = decode(encode(S)) if short else S
     kept = encode(S) if short else S
-    heights = np.random.default_rng(seed).uniform(0.5, 4, nodes).astype(np.float32) if high else None
+    sqrt_degrees = np.random.default_rng(seed).uniform(0.5, 4, nodes).astype(np.float32) if high else None
     rows = np.unique(neighbors[neighbors != NONE]).astype(np.uint32)
     matrix, frontier = Matrix(kept), frontier_of(S)
-    expected = matrix.look(neighbors, heights)
-    L = S.astype(np.float64) if heights is None else S * heights.astype(np.float64)[:, None]
+    expected = matrix.look(neighbors, sqrt_degrees)
+    L = S.astype(np.float64) if sqrt_degrees is None else S * sqrt_degrees.astype(np.float64)[:, None]
     assert_close(expected, naive_scores(L, neighbors))
-    np.testing.assert_array_equal(SomeRows(rows, kept[rows]).look(neighbors, heights), expected)
-    np.testing.assert_array_equal(frontier.look(neighbors, heights), expected)
+    np.testing.assert_array_equal(SomeRows(rows, kept[rows]).look(neighbors, sqrt_degrees), expected)
+    np.testing.assert_array_equal(frontier.look(neighbors, sqrt_degrees), expected)
     first, stop = nodes // 3, nodes
     np.testing.assert_array_equal(matrix.block(first, stop), S[first:stop])
     np.testing.assert_array_equal(frontier.block(first, stop), S[first:stop])
-    np.testing.assert_allclose(matrix.column_sums(heights), L.sum(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(matrix.column_sums(sqrt_degrees), L.sum(axis=0), rtol=1e-6)
     np.testing.assert_array_equal(frontier.rows, np.flatnonzero(S.any(axis=1)))
 
 
@@ -308,12 +310,12 @@ def test_states_say_the_same_of_test_points_however_they_are_kept(
 @pytest.mark.parametrize("size", [1e-30, 1, 1e30])
 def test_power_then_columns_that_sum_to_one(nodes: int, width: int, seed: int, power: float, high: bool, size: float) -> None:
     S = some_S(nodes, width, seed) * np.float32(size)
-    heights = np.random.default_rng(seed).uniform(0.5, 4, nodes).astype(np.float32) if high else None
-    ups = np.ones((nodes, 1)) if heights is None else heights.astype(np.float64)[:, None]
+    sqrt_degrees = np.random.default_rng(seed).uniform(0.5, 4, nodes).astype(np.float32) if high else None
+    ups = np.ones((nodes, 1)) if sqrt_degrees is None else sqrt_degrees.astype(np.float64)[:, None]
     expected = (S.astype(np.float64) * ups) ** power
     sums = expected.sum(axis=0)
     state = Matrix(S.copy())
-    raise_power(state, power, heights)
+    raise_power(state, power, sqrt_degrees)
     np.testing.assert_allclose(state.values * ups, np.divide(expected, sums, where=sums > 0, out=expected), rtol=1e-5)
 
 

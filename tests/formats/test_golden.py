@@ -21,7 +21,6 @@ from tests.support.make_golden import (
     DIFFUSION_ITERATIONS,
     DIMS,
     DRAWS,
-    GOLDEN,
     NODES,
     SEED_LABELS,
     SEED_ROWS,
@@ -30,7 +29,7 @@ from tests.support.make_golden import (
     K,
     golden_rows,
 )
-from tests.support.paths import DOCS
+from tests.support.paths import DOCS, GOLDEN
 
 KEPT = [row for row in range(BACKGROUND_ROWS) if row not in BAD_ROWS]
 NAMES = (

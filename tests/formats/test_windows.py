@@ -20,7 +20,7 @@ from mmdiff.diffusion import stage
 from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.frontier import advance_frontier, spread_frontier
 from mmdiff.diffusion.engine.needed_rows import reached
-from mmdiff.diffusion.engine.product import Pull, product, product_of_rows
+from mmdiff.diffusion.engine.product import SeedUpdate, product, product_of_rows
 from mmdiff.diffusion.io import graph_stream as streaming
 from mmdiff.diffusion.io import remote_batches as spreading
 from mmdiff.diffusion.io.graph_stream import Stream
@@ -157,7 +157,7 @@ def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 NODES, WIDTH = 6000, 24
-PULL = Pull(Seeds.of(np.arange(NODES), np.full((NODES, 1), -1, np.int32), WIDTH))
+PULL = SeedUpdate(Seeds.of(np.arange(NODES), np.full((NODES, 1), -1, np.int32), WIDTH))
 ROWS = some_rows(NODES, 0)
 
 

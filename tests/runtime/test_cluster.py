@@ -28,7 +28,7 @@ from mmdiff.diffusion.stage import Request, diffuse
 from mmdiff.experiment.stage import run_experiment
 from mmdiff.formats.errors import ClusterError
 from mmdiff.formats.store.store import Store
-from mmdiff.runtime.dask import units_on
+from mmdiff.runtime.dask import executor_on
 from mmdiff.runtime.progress import Advance, Progress
 from tests.diffusion.test_diffuse_shortcuts import large
 from tests.diffusion.test_diffuse_store import import_rows, import_seeds
@@ -50,7 +50,7 @@ class Workers:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with units_on("local:2", ROOT):
+    with executor_on("local:2", ROOT):
         client = import_module("distributed").default_client()
         yield Workers(client.scheduler.address, lambda: set(client.run(os.getpid).values()))
 
@@ -166,7 +166,7 @@ def test_a_worker_that_is_killed_changes_nothing(
         copy(Path(str(start)), store)
     perform(stores[0])
     progress, killed = killing(workers, {"build-graph": "searching", "diffuse": "diffusing"}.get(command, "experiment"))
-    with units_on(workers.address, ROOT) as units:
+    with executor_on(workers.address, ROOT) as units:
         perform(stores[1], progress=progress, units=units)
     assert killed
     assert not killed & workers.pids()
@@ -197,7 +197,7 @@ class Deadly:
 
 
 def test_a_unit_is_done_again_until_it_has_killed_three_workers(tmp_path: Path, workers: Workers) -> None:
-    with units_on(workers.address, ROOT) as units:
+    with executor_on(workers.address, ROOT) as units:
         counted: list[int] = []
         once = Deadly(tmp_path / "once", 1)
         once.folder.mkdir()
@@ -221,7 +221,7 @@ def test_the_bar_counts_what_all_workers_do(built: Path, quick_folder: Path, wor
         totals.append(total)
         yield moved.append
 
-    with units_on(workers.address, ROOT) as units:
+    with executor_on(workers.address, ROOT) as units:
         diffuse(copy(built, quick_folder / "store"), Request(iterations=3, cols_per_batch=2), progress, units=units)
     assert len(totals) == 1
     assert sum(moved) == totals[0]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine import coupled_kernels as passes
 from mmdiff.diffusion.engine.coupled_kernels import Applied
 from mmdiff.diffusion.engine.independent import Buffers, Work
-from mmdiff.diffusion.engine.product import Pull, product
+from mmdiff.diffusion.engine.product import SeedUpdate, product
 from mmdiff.diffusion.engine.states import Matrix
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import SINKHORN_ROUNDS
@@ -102,14 +102,14 @@ class Coupled:
                 buffers.clear()
             S = self._apply(iteration, self._operator(iteration), self.work.variant.reset_seeds)
             shown = self._eta(S)
-            rows = self._in_heights(shown.rows)
+            rows = self._in_sqrt_degrees(shown.rows)
             for number, columns in enumerate(self.batches):
                 state, sums, nonzero = self._load(S[number], buffers)
                 factors = np.asarray(self._of_columns(shown.columns)[columns], np.float64)
                 yield CoupledStep(iteration, number, state, rows, factors, sums, nonzero)
                 if iteration < self.work.iterations and self.plates.get(iteration + 1, number) is None:
                     out = buffers.target((self.nodes, state.width), "float32")
-                    product(self.work.stream, state.values, out, Pull(self._seeds[number], self._alpha))
+                    product(self.work.stream, state.values, out, SeedUpdate(self._seeds[number], self._alpha))
                     self.plates.put(iteration + 1, number, out)
                     if not self.plates.in_memory:
                         buffers.give_back(out)
@@ -135,7 +135,7 @@ class Coupled:
             parts.append(
                 Applied(
                     np.empty((0, seeds.classes), np.float32) if plate is None else plate,
-                    _NO_ROWS if self.work.heights is None else self.work.heights,
+                    _NO_ROWS if self.work.sqrt_degrees is None else self.work.sqrt_degrees,
                     _NO_ROWS if operator.rows is None else operator.rows,
                     self._of_columns(operator.columns)[columns],
                     operator.gamma,
@@ -192,7 +192,7 @@ class Coupled:
         return sum(self.work.stream.map(part, self.spans), np.zeros(self.classes))
 
     def _load(self, S: Applied, buffers: Buffers) -> tuple[Matrix, NDArray[np.float64], int]:
-        """A batch of S in units of heights, as the product takes it, the sums of its columns, and what is not zero."""
+        """A batch of S in units of sqrt_degrees, as the product takes it, the sums of its columns, and what is not zero."""
         shape, dtype = (self.nodes, len(S.columns)), self.work.variant.kept_as
         if self.plates.in_memory and len(S.plate) and dtype == "float32":
             out: NDArray[Any] = S.plate
@@ -212,8 +212,8 @@ class Coupled:
     def _of_columns(self, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
         return np.ones(self.classes, np.float32) if factors is None else factors
 
-    def _in_heights(self, rows: NDArray[np.float32] | None) -> NDArray[np.float32]:
-        own = np.ones(self.nodes, np.float32) if self.work.heights is None else self.work.heights
+    def _in_sqrt_degrees(self, rows: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        own = np.ones(self.nodes, np.float32) if self.work.sqrt_degrees is None else self.work.sqrt_degrees
         return own if rows is None else own * rows
 
 

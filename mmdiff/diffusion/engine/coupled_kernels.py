@@ -17,11 +17,11 @@ from mmdiff.kernels.jit import exact_kernel
 class Applied(NamedTuple):
     """A batch of S = (rows * P * columns)^gamma * after, with the rows of `seeds` set back to Y.
 
-    P is `plate` times `heights`. An array of rows without any entries is one of ones; a plate without any is one of zeros.
+    P is `plate` times `sqrt_degrees`. An array of rows without any entries is one of ones; a plate without any is one of zeros.
     """
 
     plate: NDArray[np.float32]
-    heights: NDArray[np.float32]
+    sqrt_degrees: NDArray[np.float32]
     rows: NDArray[np.float32]
     columns: NDArray[np.float32]
     gamma: float
@@ -44,10 +44,10 @@ def _fill(s: Any, i: int, seed: int, row: NDArray[np.float32]) -> int:
         row[:] = 0
     else:
         factor = s.rows[i] if len(s.rows) else np.float32(1)
-        height = s.heights[i] if len(s.heights) else np.float32(1)
+        sqrt_degree = s.sqrt_degrees[i] if len(s.sqrt_degrees) else np.float32(1)
         plate = s.plate[i]
         for c in range(len(row)):
-            row[c] = plate[c] * height * factor * s.columns[c]
+            row[c] = plate[c] * sqrt_degree * factor * s.columns[c]
         if s.gamma != 1:
             for c in range(len(row)):
                 raised = np.float32(row[c] ** s.gamma) if row[c] > 0 else np.float32(0)
@@ -83,16 +83,16 @@ def column_sums(s: Applied, start: int, stop: int, factors: NDArray[np.float32])
 
 @exact_kernel
 def store(s: Applied, start: int, stop: int, out: NDArray[Any], sums: NDArray[np.float64]) -> int:
-    """Writes rows start..stop-1 in units of heights, adds them to the sums of the columns, and counts what is not zero."""
+    """Writes rows start..stop-1 in units of sqrt_degrees, adds them to the sums of the columns, and counts what is not zero."""
     row = np.empty(len(s.columns), np.float32)
     seed, nonzero = int(np.searchsorted(s.seeds, start)), 0
     for i in range(start, stop):
         seed = _fill(s, i, seed, row)
-        height = s.heights[i] if len(s.heights) else np.float32(1)
+        sqrt_degree = s.sqrt_degrees[i] if len(s.sqrt_degrees) else np.float32(1)
         own = np.int32(0)
         for c in range(len(row)):
             sums[c] += row[c]
             own += np.int32(row[c] != 0)
-            keep(out, i, c, row[c] / height)
+            keep(out, i, c, row[c] / sqrt_degree)
         nonzero += int(own)
     return nonzero

@@ -24,14 +24,14 @@ _MEASURED_EDGES = 1 << 24
 
 
 def column_sums(
-    stream: Stream, seeds: Seeds, variant: Variant, heights: NDArray[np.float32] | None, iterations: int
+    stream: Stream, seeds: Seeds, variant: Variant, sqrt_degrees: NDArray[np.float32] | None, iterations: int
 ) -> NDArray[np.float64]:
     """The sums of the columns of S after iterations 0..T, (T + 1, classes)."""
     graph = stream.graph
     alpha = 1.0 if variant.alpha is None else variant.alpha
     share = 1.0 if variant.reset_seeds else 1 - alpha
     nodes, columns, values = seeds.entries
-    r = np.ones(graph.nodes, np.float32) if heights is None else heights.copy()
+    r = np.ones(graph.nodes, np.float32) if sqrt_degrees is None else sqrt_degrees.copy()
     terms = [np.bincount(columns, values * r[nodes].astype(np.float64), seeds.classes)]
     needed = closures(stream, seeds.nodes.astype(np.uint32), max(0, iterations - 1))
     for step in range(1, iterations + 1):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.needed_rows import Rows, reached
-from mmdiff.diffusion.engine.product import Pull
+from mmdiff.diffusion.engine.product import SeedUpdate
 from mmdiff.diffusion.engine.states import Frontier
 from mmdiff.diffusion.io.graph_stream import Block, Stream, weights_of
 from mmdiff.diffusion.seeds import Seeds
@@ -76,17 +76,17 @@ def stays_small(stream: Stream, frontier: Frontier, itemsize: int) -> bool:
     return quicker and 2 * _ENTRY_BYTES * entries < itemsize * whole
 
 
-def advance_frontier(stream: Stream, frontier: Frontier, pull: Pull, needed: Rows | None, short: bool) -> Frontier:
+def advance_frontier(stream: Stream, frontier: Frontier, seed_update: SeedUpdate, needed: Rows | None, short: bool) -> Frontier:
     """W S as a frontier, in the rows that labels reach and somebody needs."""
     graph = stream.graph
-    rows = _wanted(stream, frontier, pull, needed)
+    rows = _wanted(stream, frontier, seed_update, needed)
 
     def work(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
         arrays = (frontier.present, frontier.offsets, frontier.width)
-        most = _bound(block.graph.indptr, block.graph.indices, block.rows, *arrays) + _extra(pull, block.rows)
+        most = _bound(block.graph.indptr, block.graph.indices, block.rows, *arrays) + _extra(seed_update, block.rows)
         lengths = np.empty(len(block.rows), np.int64)
         columns, values = np.empty(most, np.int32), np.empty(most, np.float32)
-        arguments = (*_arrays(block.graph, frontier), block.rows, lengths, columns, values, short, *pull.arguments())
+        arguments = (*_arrays(block.graph, frontier), block.rows, lengths, columns, values, short, *seed_update.arguments())
         count = _advance(*arguments)
         return lengths, columns[:count].copy(), values[:count].copy()
 
@@ -103,13 +103,13 @@ def advance_frontier(stream: Stream, frontier: Frontier, pull: Pull, needed: Row
 
 
 def spread_frontier(
-    stream: Stream, frontier: Frontier, out: NDArray[Any], pull: Pull, rows: NDArray[Any] | None, compact: bool
+    stream: Stream, frontier: Frontier, out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any] | None, compact: bool
 ) -> int:
     """Rows of W S as rows of a matrix, which are all that it has if it is compact; returns how many entries are not zero."""
 
     def work(block: Block) -> int:
         places = block.places if compact else block.rows
-        arguments = (*_arrays(block.graph, frontier), frontier.width, block.rows, out, places, *pull.arguments())
+        arguments = (*_arrays(block.graph, frontier), frontier.width, block.rows, out, places, *seed_update.arguments())
         return _spread(*arguments)
 
     return sum(stream.each(work, rows))
@@ -124,22 +124,22 @@ def lay_out(stream: Stream, frontier: Frontier, out: NDArray[Any]) -> None:
         pass
 
 
-def _wanted(stream: Stream, frontier: Frontier, pull: Pull, needed: Rows | None) -> NDArray[Any] | None:
+def _wanted(stream: Stream, frontier: Frontier, seed_update: SeedUpdate, needed: Rows | None) -> NDArray[Any] | None:
     """The rows to compute. Where to find those that labels reach would take a pass over W, all that are needed are visited."""
     sources = frontier.rows
     if needed is not None and stream.reads_all(sources):
         return needed
-    if pull.reset or pull.alpha < 1:
-        sources = np.union1d(sources, pull.seeds.nodes)
+    if seed_update.reset or seed_update.alpha < 1:
+        sources = np.union1d(sources, seed_update.seeds.nodes)
     rows = reached(stream, sources)
     if rows is None or needed is None:
         return needed if rows is None else rows
     return np.intersect1d(rows, needed, assume_unique=True)
 
 
-def _extra(pull: Pull, rows: NDArray[np.int64]) -> int:
+def _extra(seed_update: SeedUpdate, rows: NDArray[np.int64]) -> int:
     """Entries of Y in these rows, which are there whatever reaches them."""
-    seeds = pull.seeds
+    seeds = seed_update.seeds
     here = np.isin(seeds.nodes, rows, assume_unique=True)
     return int(np.diff(seeds.offsets)[here].sum())
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.states import Heights, Matrix
+from mmdiff.diffusion.engine.states import Matrix, SqrtDegrees
 from mmdiff.kernels.bfloat16 import keep, widen
 from mmdiff.kernels.jit import kernel
 from mmdiff.runtime.threads import in_threads
@@ -15,16 +15,16 @@ from mmdiff.runtime.threads import in_threads
 _BLOCK_ROWS = 1 << 14
 
 
-def raise_power(state: Matrix, power: float, heights: Heights) -> None:
+def raise_power(state: Matrix, power: float, sqrt_degrees: SqrtDegrees) -> None:
     """Gamma(S) in place of S. Each column is divided by its largest entry first, so that powers stay within float32."""
     values = state.values
     blocks = [(start, min(start + _BLOCK_ROWS, len(values))) for start in range(0, len(values), _BLOCK_ROWS)]
     largest = np.zeros(state.width, np.float32)
-    for part in in_threads(lambda block: _largest(values, heights, *block), blocks):
+    for part in in_threads(lambda block: _largest(values, sqrt_degrees, *block), blocks):
         np.maximum(largest, part, out=largest)
     inverse = np.divide(1, largest, out=np.ones_like(largest), where=largest > np.finfo(np.float32).tiny)
     sums = np.zeros(state.width)
-    for total in in_threads(lambda block: _raise(values, heights, inverse, power, *block), blocks):
+    for total in in_threads(lambda block: _raise(values, sqrt_degrees, inverse, power, *block), blocks):
         sums += total
     factors = np.divide(1, sums, out=np.ones_like(sums), where=sums > 0).astype(np.float32)
     for _ in in_threads(lambda block: _scale(values, factors, *block), blocks):
@@ -32,27 +32,32 @@ def raise_power(state: Matrix, power: float, heights: Heights) -> None:
 
 
 @kernel
-def _largest(values: NDArray[Any], heights: NDArray[np.float32] | None, start: int, stop: int) -> NDArray[np.float32]:
+def _largest(values: NDArray[Any], sqrt_degrees: NDArray[np.float32] | None, start: int, stop: int) -> NDArray[np.float32]:
     largest = np.zeros(values.shape[1], np.float32)
     for i in range(start, stop):
-        height = np.float32(1) if heights is None else heights[i]
+        sqrt_degree = np.float32(1) if sqrt_degrees is None else sqrt_degrees[i]
         for c in range(values.shape[1]):
-            largest[c] = max(largest[c], height * widen(values[i, c]))
+            largest[c] = max(largest[c], sqrt_degree * widen(values[i, c]))
     return largest
 
 
 @kernel
 def _raise(
-    values: NDArray[Any], heights: NDArray[np.float32] | None, inverse: NDArray[np.float32], power: float, start: int, stop: int
+    values: NDArray[Any],
+    sqrt_degrees: NDArray[np.float32] | None,
+    inverse: NDArray[np.float32],
+    power: float,
+    start: int,
+    stop: int,
 ) -> NDArray[np.float64]:
     sums = np.zeros(values.shape[1], np.float64)
     for i in range(start, stop):
-        height = np.float32(1) if heights is None else heights[i]
+        sqrt_degree = np.float32(1) if sqrt_degrees is None else sqrt_degrees[i]
         for c in range(values.shape[1]):
-            value = height * inverse[c] * widen(values[i, c])
+            value = sqrt_degree * inverse[c] * widen(values[i, c])
             raised = np.float32(value**power) if value > 0 else np.float32(0)
             sums[c] += raised
-            keep(values, i, c, raised / height)
+            keep(values, i, c, raised / sqrt_degree)
     return sums
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine import frontier as frontiers
 from mmdiff.diffusion.engine.gamma import raise_power
 from mmdiff.diffusion.engine.needed_rows import Rows
-from mmdiff.diffusion.engine.product import Pull, product, product_of_rows
-from mmdiff.diffusion.engine.states import Frontier, Heights, Matrix, SomeRows, State
+from mmdiff.diffusion.engine.product import SeedUpdate, product, product_of_rows
+from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, SqrtDegrees, State
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.io.spill import Sheet, held_beside, product_to_sheet, read_back
 from mmdiff.diffusion.seeds import Seeds
@@ -34,7 +34,7 @@ class Work:
     variant: Variant
     iterations: int
     needed: Sequence[Rows | None]
-    heights: Heights = None
+    sqrt_degrees: SqrtDegrees = None
     plain: bool = False
 
     @property
@@ -119,7 +119,7 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
     stream, variant = work.stream, work.variant
     alpha = 1.0 if variant.alpha is None else variant.alpha
     # A power comes between the product and the seeds' rows, which are set back behind it.
-    pull = Pull(seeds, alpha, variant.reset_seeds and variant.gamma is None)
+    seed_update = SeedUpdate(seeds, alpha, variant.reset_seeds and variant.gamma is None)
     needed = work.needed[iteration]
     rows = stream.graph.nodes if needed is None else len(needed)
     shape = (stream.graph.nodes, seeds.classes)
@@ -127,29 +127,29 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
     if isinstance(state, Frontier):
         itemsize = variant.itemsize
         if frontiers.stays_small(stream, state, itemsize):
-            after = frontiers.advance_frontier(stream, state, pull, needed, variant.dtype == "bfloat16")
+            after = frontiers.advance_frontier(stream, state, seed_update, needed, variant.dtype == "bfloat16")
             return Step(iteration, after, len(after.values), rows)
         if not frontiers.worthwhile(stream, state, needed):
             state = _matrix_of(work, state, buffers)
     few = last and needed is not None and len(needed) * seeds.classes * variant.itemsize <= held_beside(shape, variant.kept_as)
     if isinstance(state, Matrix) and sheet is not None and not few:
         written = sheet(iteration)
-        nonzero = product_to_sheet(stream, state.values, written, pull, needed)
+        nonzero = product_to_sheet(stream, state.values, written, seed_update, needed)
         read_back(written, state.values)
         return Step(iteration, _raised(work, seeds, state), nonzero, rows)
     if last and needed is not None:
         out = buffers.target((len(needed), seeds.classes), variant.kept_as)
         if isinstance(state, Frontier):
-            nonzero = frontiers.spread_frontier(stream, state, out, pull, needed, compact=True)
+            nonzero = frontiers.spread_frontier(stream, state, out, seed_update, needed, compact=True)
         else:
-            nonzero = product_of_rows(stream, _values(state), out, pull, needed)
+            nonzero = product_of_rows(stream, _values(state), out, seed_update, needed)
             buffers.give_back(_values(state))
         return Step(iteration, SomeRows(needed, out), nonzero, rows)
     out = buffers.target(shape, work.variant.kept_as)
     if isinstance(state, Frontier):
-        nonzero = frontiers.spread_frontier(stream, state, out, pull, needed, compact=False)
+        nonzero = frontiers.spread_frontier(stream, state, out, seed_update, needed, compact=False)
     else:
-        nonzero = product(stream, _values(state), out, pull, needed)
+        nonzero = product(stream, _values(state), out, seed_update, needed)
         buffers.give_back(_values(state))
     return Step(iteration, _raised(work, seeds, Matrix(out)), nonzero, rows)
 
@@ -157,7 +157,7 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
 def _raised(work: Work, seeds: Seeds, product: Matrix) -> Matrix:
     """Gamma of a product, in its place, and the seeds set back behind it; without Gamma the product has done that."""
     if work.variant.gamma is not None:
-        raise_power(product, work.variant.gamma, work.heights)
+        raise_power(product, work.variant.gamma, work.sqrt_degrees)
         if work.variant.reset_seeds:
             _set_back(product.values, seeds)
     return product

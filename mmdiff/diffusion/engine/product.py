@@ -23,7 +23,7 @@ from mmdiff.kernels.register_sums import sum_of_1, sum_of_2, sum_of_4, sum_of_8,
 
 
 @dataclass(frozen=True)
-class Pull:
+class SeedUpdate:
     """What happens to the seeds' rows after each product: S <- alpha W S + (1 - alpha) Y, or they are set back to Y."""
 
     seeds: Seeds
@@ -43,30 +43,39 @@ def matmul(graph: Graph, dense: NDArray[Any]) -> NDArray[np.float32]:
     source = np.ascontiguousarray(dense, np.float32).reshape(graph.nodes, -1)
     out = np.empty_like(source)
     with Stream(graph) as stream:
-        product(stream, source, out, Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1])))
+        product(stream, source, out, SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1])))
     return out.reshape(dense.shape)
 
 
-def product(stream: Stream, source: NDArray[Any], out: NDArray[Any], pull: Pull, rows: NDArray[Any] | None = None) -> int:
+def product(
+    stream: Stream, source: NDArray[Any], out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any] | None = None
+) -> int:
     """Writes rows of W S to the same rows of `out`; returns how many entries are not zero."""
-    return sum(stream.each(lambda block: multiply(block.graph, source, block.rows, out, block.rows, pull), rows))
+    return sum(stream.each(lambda block: multiply(block.graph, source, block.rows, out, block.rows, seed_update), rows))
 
 
-def product_of_rows(stream: Stream, source: NDArray[Any], out: NDArray[Any], pull: Pull, rows: NDArray[Any]) -> int:
+def product_of_rows(
+    stream: Stream, source: NDArray[Any], out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any]
+) -> int:
     """The same for some rows only, which are all that `out` has."""
 
     def work(block: Block) -> int:
-        return multiply(block.graph, source, block.rows, out, block.places, pull)
+        return multiply(block.graph, source, block.rows, out, block.places, seed_update)
 
     return sum(stream.each(work, rows))
 
 
 def multiply(
-    graph: Graph, source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64], pull: Pull
+    graph: Graph,
+    source: NDArray[Any],
+    rows: NDArray[np.int64],
+    out: NDArray[Any],
+    places: NDArray[np.int64],
+    seed_update: SeedUpdate,
 ) -> int:
     """Row rows[i] of the product goes to out[places[i]]."""
     arrays = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
-    return _multiply(*arrays, source.reshape(-1), source.shape[1], rows, out, places, *pull.arguments())
+    return _multiply(*arrays, source.reshape(-1), source.shape[1], rows, out, places, *seed_update.arguments())
 
 
 @exact_kernel

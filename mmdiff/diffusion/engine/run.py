@@ -14,7 +14,7 @@ from mmdiff.diffusion.engine.coupled import Coupled, InMemory, Plates
 from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.independent import Buffers, Step, Work, steps
 from mmdiff.diffusion.engine.needed_rows import Rows, closures, looked_at
-from mmdiff.diffusion.engine.states import Heights, Matrix, State, heights_of
+from mmdiff.diffusion.engine.states import Matrix, SqrtDegrees, State, sqrt_degrees_of
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.io.spill import Sheet
 from mmdiff.diffusion.seeds import Seeds
@@ -28,7 +28,7 @@ class Report:
     iteration: int
     batch: int
     state: State
-    rows: Heights
+    rows: SqrtDegrees
     columns: NDArray[np.float64]
     sums: NDArray[np.float64]
     nonzero: int
@@ -111,8 +111,8 @@ class Diffusion:
                     yield from self.reports_of(batch, buffers, keeper)
 
     @cached_property
-    def _heights(self) -> Heights:
-        return heights_of(self.stream.graph.scale) if self.variant.normalize_graph == "symmetric" else None
+    def _sqrt_degrees(self) -> SqrtDegrees:
+        return sqrt_degrees_of(self.stream.graph.scale) if self.variant.normalize_graph == "symmetric" else None
 
     def reports_of(self, batch: int, buffers: Buffers | None, keeper: Keeper) -> Iterator[Report]:
         """S after every iteration of one batch, whose classes are not coupled to those of others."""
@@ -120,11 +120,11 @@ class Diffusion:
         sheet = keeper.sheet(batch) if buffers is not None and buffers.on_disk else None
         for step in steps(self._work, self._own_seeds.select(columns), buffers, keeper.resume(batch), sheet):
             if sums is None and isinstance(step.state, Matrix):
-                own = step.state.column_sums(self._heights)
+                own = step.state.column_sums(self._sqrt_degrees)
             else:
                 own = np.empty(0) if sums is None else sums[step.iteration, columns]
             factors = self._factors(own, columns)
-            yield Report(step.iteration, batch, step.state, self._heights, factors, own, step.nonzero, step.rows)
+            yield Report(step.iteration, batch, step.state, self._sqrt_degrees, factors, own, step.nonzero, step.rows)
             if 0 < step.iteration < self.iterations:
                 keeper.keep(batch, step)
 
@@ -134,17 +134,17 @@ class Diffusion:
 
     @cached_property
     def _own_seeds(self) -> Seeds:
-        return self.seeds.in_units_of(self._heights)
+        return self.seeds.in_units_of(self._sqrt_degrees)
 
     @cached_property
     def _sums(self) -> NDArray[np.float64] | None:
         """The column sums of S after every iteration, where they need not be taken from it."""
         if self._work.whole:
             return None
-        return column_sums(self.stream, self._own_seeds, self.variant, self._heights, self.iterations)
+        return column_sums(self.stream, self._own_seeds, self.variant, self._sqrt_degrees, self.iterations)
 
     def _coupled_reports(self, buffers: Buffers | None, plates: Plates) -> Iterator[Report]:
-        seeds = self.seeds.select(self.order).in_units_of(self._heights)
+        seeds = self.seeds.select(self.order).in_units_of(self._sqrt_degrees)
         coupled = Coupled(self.work(), seeds, self.batches, self.prior[self.order], plates)
         nodes = self.stream.graph.nodes
         for step in coupled.steps(buffers):
@@ -152,7 +152,7 @@ class Diffusion:
 
     def work(self) -> Work:
         """What all batches share."""
-        return Work(self.stream, self.variant, self.iterations, self._needed(), self._heights, self.plain)
+        return Work(self.stream, self.variant, self.iterations, self._needed(), self._sqrt_degrees, self.plain)
 
     def _needed(self) -> Sequence[Rows | None]:
         """The rows of S that somebody needs after each iteration."""

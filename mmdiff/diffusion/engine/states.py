@@ -17,23 +17,23 @@ from mmdiff.kernels.bfloat16 import decode, widen
 from mmdiff.kernels.jit import exact_kernel, kernel
 from mmdiff.runtime.threads import in_threads
 
-Heights = NDArray[np.float32] | None
+SqrtDegrees = NDArray[np.float32] | None
 """Of a symmetric graph sqrt(degree): the state that is iterated is S in these units, so that its product is W's as well."""
 
 _BLOCK_ROWS = 1 << 14
 
 
 class State(Protocol):
-    """Some columns of S, in units of heights."""
+    """Some columns of S, in units of sqrt_degrees."""
 
     @property
     def width(self) -> int: ...
 
-    def look(self, neighbors: NDArray[np.uint32], heights: Heights) -> NDArray[np.float32]:
+    def look(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
         """V S for test points with these neighbours."""
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows start..stop-1, in units of heights."""
+        """Rows start..stop-1, in units of sqrt_degrees."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Matrix:
     def width(self) -> int:
         return int(self.values.shape[1])
 
-    def look(self, neighbors: NDArray[np.uint32], heights: Heights) -> NDArray[np.float32]:
+    def look(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
         places = np.where(neighbors == NONE, np.int64(-1), neighbors.astype(np.int64))
-        return _looked(self.values, places, _of(heights, neighbors))
+        return _looked(self.values, places, _of(sqrt_degrees, neighbors))
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
         return decode(self.values[start:stop])
 
-    def column_sums(self, heights: Heights) -> NDArray[np.float64]:
+    def column_sums(self, sqrt_degrees: SqrtDegrees) -> NDArray[np.float64]:
         """The sums of the columns of S."""
         starts = range(0, len(self.values), _BLOCK_ROWS)
         total = np.zeros(self.width)
         for part in in_threads(
-            lambda start: _sums(self.values, heights, start, min(start + _BLOCK_ROWS, len(self.values))), starts
+            lambda start: _sums(self.values, sqrt_degrees, start, min(start + _BLOCK_ROWS, len(self.values))), starts
         ):
             total += part
         return total
@@ -75,10 +75,10 @@ class SomeRows:
     def width(self) -> int:
         return int(self.values.shape[1])
 
-    def look(self, neighbors: NDArray[np.uint32], heights: Heights) -> NDArray[np.float32]:
+    def look(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
         places = np.searchsorted(self.rows, neighbors).astype(np.int64)
         places[neighbors == NONE] = -1
-        return _looked(self.values, places, _of(heights, neighbors))
+        return _looked(self.values, places, _of(sqrt_degrees, neighbors))
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
         raise RuntimeError(f"rows {start} to {stop - 1} were not computed")
@@ -103,9 +103,9 @@ class Frontier:
         """A bit for each row, set where it has an entry: few enough to stay in the cache while kernels look around."""
         return np.packbits(self.offsets[1:] != self.offsets[:-1], bitorder="little")
 
-    def look(self, neighbors: NDArray[np.uint32], heights: Heights) -> NDArray[np.float32]:
+    def look(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
         out = np.zeros((len(neighbors), self.width), np.float32)
-        _look_sparsely(self.offsets, self.columns, self.values, neighbors, _of(heights, neighbors), out)
+        _look_sparsely(self.offsets, self.columns, self.values, neighbors, _of(sqrt_degrees, neighbors), out)
         return out
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
@@ -116,34 +116,34 @@ class Frontier:
         return out
 
 
-def heights_of(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+def sqrt_degrees_of(scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """sqrt(degree); a node without edges neither gives nor takes, so that any value would do for it."""
     with np.errstate(divide="ignore"):
         return np.where(scale > 0, 1 / np.sqrt(scale.astype(np.float64)), 1).astype(np.float32)
 
 
-def _of(heights: Heights, neighbors: NDArray[np.uint32]) -> NDArray[np.float32] | None:
-    return None if heights is None else heights[np.where(neighbors == NONE, 0, neighbors)]
+def _of(sqrt_degrees: SqrtDegrees, neighbors: NDArray[np.uint32]) -> NDArray[np.float32] | None:
+    return None if sqrt_degrees is None else sqrt_degrees[np.where(neighbors == NONE, 0, neighbors)]
 
 
-def _looked(values: NDArray[Any], places: NDArray[np.int64], heights: NDArray[np.float32] | None) -> NDArray[np.float32]:
+def _looked(values: NDArray[Any], places: NDArray[np.int64], sqrt_degrees: NDArray[np.float32] | None) -> NDArray[np.float32]:
     out = np.zeros((len(places), values.shape[1]), np.float32)
-    _look(values, places, heights, out)
+    _look(values, places, sqrt_degrees, out)
     return out
 
 
 @exact_kernel
 def _look(
-    values: NDArray[Any], places: NDArray[np.int64], heights: NDArray[np.float32] | None, out: NDArray[np.float32]
+    values: NDArray[Any], places: NDArray[np.int64], sqrt_degrees: NDArray[np.float32] | None, out: NDArray[np.float32]
 ) -> None:
     for i in range(len(places)):
         for q in range(places.shape[1]):
             place = places[i, q]
             if place < 0:
                 continue
-            height = np.float32(1) if heights is None else heights[i, q]
+            sqrt_degree = np.float32(1) if sqrt_degrees is None else sqrt_degrees[i, q]
             for c in range(values.shape[1]):
-                out[i, c] += height * widen(values[place, c])
+                out[i, c] += sqrt_degree * widen(values[place, c])
 
 
 @exact_kernel
@@ -152,7 +152,7 @@ def _look_sparsely(
     columns: NDArray[np.int32],
     values: NDArray[np.float32],
     neighbors: NDArray[np.uint32],
-    heights: NDArray[np.float32] | None,
+    sqrt_degrees: NDArray[np.float32] | None,
     out: NDArray[np.float32],
 ) -> None:
     for i in range(len(neighbors)):
@@ -160,16 +160,16 @@ def _look_sparsely(
             node = neighbors[i, q]
             if node == np.uint32(NONE):
                 continue
-            height = np.float32(1) if heights is None else heights[i, q]
+            sqrt_degree = np.float32(1) if sqrt_degrees is None else sqrt_degrees[i, q]
             for entry in range(offsets[node], offsets[node + 1]):
-                out[i, columns[entry]] += height * values[entry]
+                out[i, columns[entry]] += sqrt_degree * values[entry]
 
 
 @kernel
-def _sums(values: NDArray[Any], heights: NDArray[np.float32] | None, start: int, stop: int) -> NDArray[np.float64]:
+def _sums(values: NDArray[Any], sqrt_degrees: NDArray[np.float32] | None, start: int, stop: int) -> NDArray[np.float64]:
     total = np.zeros(values.shape[1], np.float64)
     for i in range(start, stop):
-        height = np.float64(1) if heights is None else np.float64(heights[i])
+        sqrt_degree = np.float64(1) if sqrt_degrees is None else np.float64(sqrt_degrees[i])
         for c in range(values.shape[1]):
-            total[c] += height * widen(values[i, c])
+            total[c] += sqrt_degree * widen(values[i, c])
     return total

@@ -20,18 +20,18 @@ Rows = Callable[[int, int], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Tops:
+class TopClasses:
     """For each node its best classes so far, best first, and their scores; UNLABELLED and 0 behind them."""
 
     classes: NDArray[np.int32]
     scores: NDArray[np.float32]
 
     @classmethod
-    def empty(cls, nodes: int, classes: int) -> Tops:
+    def empty(cls, nodes: int, classes: int) -> TopClasses:
         shape = (nodes, min(TOP, classes))
         return cls(np.full(shape, UNLABELLED, np.int32), np.zeros(shape, np.float32))
 
-    def merge(self, other: Tops) -> None:
+    def merge(self, other: TopClasses) -> None:
         """Takes in what is best of other classes."""
         nodes = len(self.classes)
 

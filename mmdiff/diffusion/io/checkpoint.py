@@ -22,12 +22,12 @@ from mmdiff.diffusion.engine.coupled import Plates
 from mmdiff.diffusion.engine.independent import Step
 from mmdiff.diffusion.engine.run import Diffusion, Keeper, Report
 from mmdiff.diffusion.engine.states import Matrix
-from mmdiff.diffusion.engine.top_classes import Tops
+from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.spill import Sheet, read_back, rows_per_chunk
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import ArrayWriter, Draft
-from mmdiff.formats.store.worker_chunks import Laid, take
+from mmdiff.formats.store.worker_chunks import WorkerChunk, take
 from mmdiff.runtime.threads import in_threads
 
 KEEP_SECONDS = 5.0
@@ -36,7 +36,9 @@ KEEP_SECONDS = 5.0
 class Entering(Keeper):
     """Enters what reports say: the scores of a batch into its part, statistics into notes, the best classes into `tops`."""
 
-    def __init__(self, diffusion: Diffusion, planes: list[int], tops: Tops | None, declare: Callable[..., ArrayWriter]) -> None:
+    def __init__(
+        self, diffusion: Diffusion, planes: list[int], tops: TopClasses | None, declare: Callable[..., ArrayWriter]
+    ) -> None:
         self.diffusion, self.planes, self.tops, self._declare = diffusion, planes, tops, declare
         self.notes: dict[str, list[Json]] = {}
         self._parts: dict[int, ArrayWriter] = {}
@@ -89,7 +91,7 @@ class Kept(Entering):
         noted = draft.noted if draft.noted.get("width") == diffusion.width else {}
         self.notes = noted.get("steps", {})
         self.done: list[str] = self._still_whole(noted.get("done", []))
-        self.tops = self._kept_tops() if every_row else None
+        self.tops = self._kept_top_classes() if every_row else None
         self._clock = time.perf_counter()
         self._sheets: dict[str, ArrayWriter] = {}
         self._pool, self._stopped = ThreadPoolExecutor(1), threading.Event()
@@ -203,7 +205,7 @@ class Kept(Entering):
             for name in vars(self.tops):
                 self.draft.drop(f"pass_top_{name}_{self.done[-2]}")
 
-    def own_tops(self, batch: int) -> dict[str, ArrayWriter]:
+    def own_top_classes(self, batch: int) -> dict[str, ArrayWriter]:
         """Where those who compute one batch elsewhere write the best classes of it alone."""
         if self.tops is None:
             return {}
@@ -213,15 +215,15 @@ class Kept(Entering):
             for name, values in arrays
         }
 
-    def take(self, batch: int, notes: list[Json], scores: list[Laid], tops: dict[str, list[Laid]]) -> None:
+    def take(self, batch: int, notes: list[Json], scores: list[WorkerChunk], tops: dict[str, list[WorkerChunk]]) -> None:
         """Keeps a batch that was computed elsewhere."""
         self.notes[self.key(batch)] = notes
         take(self.part(batch), scores)
-        own = self.own_tops(batch)
+        own = self.own_top_classes(batch)
         for name, writer in own.items():
             take(writer, tops[name])
         if self.tops is not None:
-            self.tops.merge(Tops(**{name: writer.mapped() for name, writer in own.items()}))
+            self.tops.merge(TopClasses(**{name: writer.mapped() for name, writer in own.items()}))
         self.finish(batch)
         for name in own:
             self.draft.drop(f"pass_own_{name}_{self.key(batch)}")
@@ -232,14 +234,14 @@ class Kept(Entering):
         after = self.diffusion.iterations + 1
         return list(takewhile(lambda key: key in batches and self.knows(batches[key], after), done))
 
-    def _kept_tops(self) -> Tops:
+    def _kept_top_classes(self) -> TopClasses:
         """The best classes of the batches that are done."""
-        tops = Tops.empty(self.diffusion.stream.graph.nodes, self.diffusion.seeds.classes)
+        tops = TopClasses.empty(self.diffusion.stream.graph.nodes, self.diffusion.seeds.classes)
         for name, values in vars(tops).items() if self.done else ():
             kept = self.draft.scratch(f"pass_top_{name}_{self.done[-1]}", values.shape, values.dtype.name)
             if kept.missing:
                 self.done = []
-                return Tops.empty(len(values), self.diffusion.seeds.classes)
+                return TopClasses.empty(len(values), self.diffusion.seeds.classes)
             values[:] = kept.mapped()
         return tops
 

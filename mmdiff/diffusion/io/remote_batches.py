@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.independent import Buffers
 from mmdiff.diffusion.engine.run import Diffusion, Report
-from mmdiff.diffusion.engine.top_classes import Tops
+from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.checkpoint import Entering, Kept
 from mmdiff.diffusion.io.graph_stream import Stream, bytes_of
 from mmdiff.diffusion.io.spill import Sheet, rows_per_chunk
@@ -31,7 +31,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import ArrayWriter, Draft
 from mmdiff.formats.store.store import Artifact
-from mmdiff.formats.store.worker_chunks import HelperWriter, Laid, Site
+from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, WorkerWriter
 from mmdiff.graph.graph import Graph
 from mmdiff.runtime.memory import available_bytes
 from mmdiff.runtime.progress import Advance
@@ -43,8 +43,8 @@ class Computed:
 
     steps: list[Json]
     notes: list[Json] = field(default_factory=list)
-    scores: list[Laid] = field(default_factory=list)
-    tops: dict[str, list[Laid]] = field(default_factory=dict)
+    scores: list[WorkerChunk] = field(default_factory=list)
+    tops: dict[str, list[WorkerChunk]] = field(default_factory=dict)
 
 
 def enter_all(reports: Iterable[Report], stream: Stream, iterations: int, entering: Entering, advance: Advance) -> list[Json]:
@@ -80,7 +80,12 @@ class Alone(Entering):
     """Enters the reports of a batch that is computed elsewhere. What it needs on disk on the way is in a folder of its own."""
 
     def __init__(
-        self, diffusion: Diffusion, planes: list[int], tops: Tops | None, declare: Callable[..., ArrayWriter], folder: Path
+        self,
+        diffusion: Diffusion,
+        planes: list[int],
+        tops: TopClasses | None,
+        declare: Callable[..., ArrayWriter],
+        folder: Path,
     ) -> None:
         super().__init__(diffusion, planes, tops, declare)
         self._folder = folder
@@ -120,15 +125,15 @@ class Batches:
     limit: int
     on_disk: bool
     folder: Path
-    parts: dict[int, Site]
-    tops: dict[str, Site]
+    parts: dict[int, WorkerTarget]
+    tops: dict[str, WorkerTarget]
 
     @classmethod
     def of(cls, draft: Draft, W: Artifact, diffusion: Diffusion, kept: Kept, needs: Needs, limit: int) -> Batches:
         """Puts what is not in the store yet where others find it, and makes room for what they find."""
         arrays = {name: getattr(diffusion.seeds, name) for name in ("nodes", "offsets", "columns", "values")}
-        parts = {len(diffusion.columns(batch)): Site.of(kept.part(batch)) for batch in kept.todo}
-        tops = [kept.own_tops(batch) for batch in kept.todo]
+        parts = {len(diffusion.columns(batch)): WorkerTarget.of(kept.part(batch)) for batch in kept.todo}
+        tops = [kept.own_top_classes(batch) for batch in kept.todo]
         return cls(
             W,
             {name: _on_disk(draft, f"pass_seeds_{name}", values) for name, values in arrays.items()},
@@ -145,7 +150,7 @@ class Batches:
             needs.on_disk,
             kept.part(kept.todo[0]).folder.parent,
             parts,
-            {name: Site.of(writer) for name, writer in tops[0].items()},
+            {name: WorkerTarget.of(writer) for name, writer in tops[0].items()},
         )
 
     @contextmanager
@@ -170,20 +175,20 @@ class Batches:
             yield lambda batch, advance: self._compute(diffusion, batch, buffers, advance)
 
     def _compute(self, diffusion: Diffusion, batch: int, buffers: Buffers, advance: Advance) -> Computed:
-        made: list[HelperWriter] = []
+        made: list[WorkerWriter] = []
 
         def declare(name: str, shape: tuple[int, ...], _: str) -> ArrayWriter:
-            made.append(HelperWriter(self.folder / name, self.parts[shape[-1]].spec))
+            made.append(WorkerWriter(self.folder / name, self.parts[shape[-1]].spec))
             return made[-1]
 
-        tops = Tops.empty(diffusion.stream.graph.nodes, self.classes) if self.tops else None
+        tops = TopClasses.empty(diffusion.stream.graph.nodes, self.classes) if self.tops else None
         entering = Alone(diffusion, self.planes, tops, declare, self.folder / f"pass_sheet_{uuid.uuid4().hex}")
         reports = diffusion.reports_of(batch, buffers, entering)
         steps = enter_all(reports, diffusion.stream, self.iterations, entering, advance)
         entering.clear()
-        best: dict[str, list[Laid]] = {}
+        best: dict[str, list[WorkerChunk]] = {}
         for name, site in self.tops.items():
-            writer = HelperWriter(self.folder / f"pass_own_{name}_{entering.key(batch)}", site.spec)
+            writer = WorkerWriter(self.folder / f"pass_own_{name}_{entering.key(batch)}", site.spec)
             writer.fill(getattr(tops, name))
             best[name] = writer.laid
         scores = [laid for writer in made for laid in writer.laid]

@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.product import Pull, multiply
+from mmdiff.diffusion.engine.product import SeedUpdate, multiply
 from mmdiff.diffusion.io.graph_stream import READERS, Block, Stream
 from mmdiff.formats.storage.arrays import even_rows_per_chunk, page_unit, row_bytes
 from mmdiff.formats.storage.direct import page_aligned
@@ -44,7 +44,7 @@ def held_beside(shape: tuple[int, int], dtype: str) -> int:
 
 
 def product_to_sheet(
-    stream: Stream, source: NDArray[Any], sheet: ArrayWriter, pull: Pull, rows: NDArray[Any] | None = None
+    stream: Stream, source: NDArray[Any], sheet: ArrayWriter, seed_update: SeedUpdate, rows: NDArray[Any] | None = None
 ) -> int:
     """Writes W S, or some rows of it and zeros, chunk by chunk; returns how many entries are not zero."""
     spec, nonzero = sheet.spec, 0
@@ -71,7 +71,7 @@ def product_to_sheet(
     def work(block: Block) -> tuple[int, int]:
         chunk = int(block.rows[0]) // spec.rows_per_chunk
         places = block.rows - spec.rows(chunk)[0]
-        return chunk, multiply(block.graph, source, block.rows, page(chunk), places, pull)
+        return chunk, multiply(block.graph, source, block.rows, page(chunk), places, seed_update)
 
     with ThreadPoolExecutor(1) as writer:
         finished = 0

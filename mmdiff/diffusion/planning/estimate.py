@@ -17,7 +17,7 @@ from mmdiff.diffusion.engine import frontier as frontiers
 from mmdiff.diffusion.engine.deferred_sums import time_of_step
 from mmdiff.diffusion.engine.independent import Work
 from mmdiff.diffusion.engine.needed_rows import closures
-from mmdiff.diffusion.engine.product import Pull, product_of_rows
+from mmdiff.diffusion.engine.product import SeedUpdate, product_of_rows
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.states import Frontier, Matrix
 from mmdiff.diffusion.io import graph_stream as streaming
@@ -127,11 +127,11 @@ def _time_per_edge_and_column(stream: Stream, width: int) -> float:
     rows = np.unique((starts[:, None] + np.arange(min(block, graph.nodes))).reshape(-1))
     edges = graph.edges_of(rows)
     out = np.empty((len(rows), columns), np.float32)
-    pull = Pull(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), columns))
+    seed_update = SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), columns))
     times = []
     for _ in range(3):
         clock = time.perf_counter()
-        product_of_rows(stream, source, out, pull, rows)
+        product_of_rows(stream, source, out, seed_update, rows)
         times.append(time.perf_counter() - clock)
     return min(times[1:]) / max(1, edges * columns)
 
@@ -141,7 +141,7 @@ def _steps(prepared: Prepared, diffusion: Diffusion, work: Work, per_column: flo
     graph, variant = prepared.problem.graph, prepared.variant
     seeds = prepared.problem.seeds.select(diffusion.columns(len(diffusion.batches) // 2))
     alpha = 1.0 if variant.alpha is None else variant.alpha
-    pull = Pull(seeds, alpha, variant.reset_seeds)
+    seed_update = SeedUpdate(seeds, alpha, variant.reset_seeds)
     state: Frontier | None = None if work.whole else frontiers.first_frontier(seeds, graph.nodes)
     matrix = graph.nodes * seeds.classes * variant.itemsize
     for iteration in range(1, prepared.request.iterations + 1):
@@ -150,7 +150,7 @@ def _steps(prepared: Prepared, diffusion: Diffusion, work: Work, per_column: flo
         last = iteration == prepared.request.iterations and needed is not None
         if state is not None and frontiers.stays_small(work.stream, state, variant.itemsize):
             clock, before = time.perf_counter(), anonymous_bytes()
-            state = frontiers.advance_frontier(work.stream, state, pull, needed, variant.dtype == "bfloat16")
+            state = frontiers.advance_frontier(work.stream, state, seed_update, needed, variant.dtype == "bfloat16")
             grown = anonymous_bytes() - before
             yield Planned(iteration, "frontier", rows, time.perf_counter() - clock, max(0, grown))
             continue

@@ -20,7 +20,7 @@ _KERNEL_BYTES = 96 << 20
 _NODE_BYTES = 24 + 9
 # Without shortcuts there is none of that; with room to spare, what was seen beside S.
 _PLAIN_NODE_BYTES = 4
-_HEIGHT_BYTES = 4
+_SQRT_DEGREE_BYTES = 4
 _ROW_FACTOR_BYTES = 12
 
 # A batch that is narrower than this is better widened with a buffer on disk.
@@ -129,7 +129,7 @@ def held_beside(problem: Problem, variant: Variant, every_row: bool, plain: bool
     total = min(CHUNK_BYTES, scores * classes) + cores() * min(CHUNK_BYTES, scores * min(classes, _USUAL))
     total += nodes * (_PLAIN_NODE_BYTES if plain else _NODE_BYTES)
     if variant.normalize_graph == "symmetric":
-        total += nodes * _HEIGHT_BYTES
+        total += nodes * _SQRT_DEGREE_BYTES
     if variant.coupled:
         total += nodes * _ROW_FACTOR_BYTES
     if every_row:

@@ -15,7 +15,7 @@ import numpy as np
 
 from mmdiff.formats.store.publish import ArrayWriter
 from mmdiff.formats.store.store import Artifact
-from mmdiff.formats.store.worker_chunks import Laid, Site
+from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.faiss_index.factory import FactoryIndex
 from mmdiff.knn.faiss_index.gpu import load_faiss
@@ -153,16 +153,16 @@ class Chunks:
     """Chunks of lists, for others to search and write. `threads` is how many the memory of each of them allows for."""
 
     search: Search
-    neighbors: Site
-    similarities: Site
+    neighbors: WorkerTarget
+    similarities: WorkerTarget
     piece_rows: int
     threads: int
 
     @contextmanager
-    def opened(self) -> Iterator[Callable[[int, Advance], tuple[list[Laid], ...]]]:
+    def opened(self) -> Iterator[Callable[[int, Advance], tuple[list[WorkerChunk], ...]]]:
         find, spec = self.search.open(), self.neighbors.spec
 
-        def write(chunk: int, _: Advance) -> tuple[list[Laid], ...]:
+        def write(chunk: int, _: Advance) -> tuple[list[WorkerChunk], ...]:
             each = functools.partial(in_threads, threads=min(cores(), self.threads))
             lists = chunk_of_lists(find, spec.rows(chunk), spec.shape[1], self.piece_rows, each)
             writers = [self.neighbors.helper(), self.similarities.helper()]
