@@ -31,9 +31,9 @@ import json, sys, time
 import numpy as np
 from pathlib import Path
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 store = Store.open(Path(sys.argv[1]))
-W = Graph.open(sys.argv[1]).to_scipy()
+W = CsrGraph.open(sys.argv[1]).to_scipy()
 seeds, graph = store.open_artifact("descriptors/seeds"), store.open_artifact("graph/W")
 labels, classes = seeds.array("labels"), int(seeds.array("labels").max()) + 1
 neighbors = store.open_artifact("knn/test").array("neighbors").astype(np.int64)
@@ -53,11 +53,11 @@ import json, sys, time, warnings
 import numpy as np
 from pathlib import Path
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from sklearn.semi_supervised import LabelPropagation
 warnings.simplefilter("ignore")
 store = Store.open(Path(sys.argv[1]))
-graph = Graph.open(sys.argv[1])
+graph = CsrGraph.open(sys.argv[1])
 seeds = store.open_artifact("descriptors/seeds").array("labels")
 labels = np.full(graph.nodes, -1)
 labels[store.open_artifact("graph/W").manifest.facts["background"] :][: len(seeds)] = seeds
@@ -78,11 +78,11 @@ import numpy as np
 from pathlib import Path
 import graphlearning
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 store = Store.open(Path(sys.argv[1]))
 seeds = store.open_artifact("descriptors/seeds").array("labels")
 nodes = store.open_artifact("graph/W").manifest.facts["background"] + np.arange(len(seeds))
-W = Graph.open(sys.argv[1]).to_scipy(normalized=False).astype(np.float64)
+W = CsrGraph.open(sys.argv[1]).to_scipy(normalized=False).astype(np.float64)
 T = int(sys.argv[2])
 model = graphlearning.ssl.poisson(W, solver="gradient_descent", min_iter=T, max_iter=T)
 start = time.perf_counter()

@@ -32,7 +32,7 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.publish import ArrayWriter
-from mmdiff.graph.graph import COLUMN, Graph
+from mmdiff.graph.graph import COLUMN, CsrGraph
 from mmdiff.runtime.memory import available_bytes
 from mmdiff.runtime.threads import cores, in_threads
 
@@ -49,7 +49,7 @@ def measure(store: Path, width: int) -> dict[str, float]:
 
     Also seconds that processors are busy for each byte of W that is read past the cache, and of S that is written.
     """
-    graph = Graph.open(store)
+    graph = CsrGraph.open(store)
     source = page_aligned((graph.nodes, width), "uint16")
     for start in range(0, graph.nodes, 1 << 20):
         source[start : start + (1 << 20)] = 0x3F80
@@ -76,7 +76,7 @@ def measure(store: Path, width: int) -> dict[str, float]:
     return found
 
 
-def _busy_reading(graph: Graph) -> float:
+def _busy_reading(graph: CsrGraph) -> float:
     """Seconds of processors for a byte of W, read past the cache as a diffusion reads it."""
     with Stream(graph, past_cache=True) as stream:
         clock = time.process_time()
@@ -95,20 +95,20 @@ def _busy_writing(folder: Path, source: NDArray[np.uint16]) -> float:
     return (time.process_time() - clock) / (len(chunks) * spec.chunk_bytes)
 
 
-def _edges(graph: Graph, start: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+def _edges(graph: CsrGraph, start: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
     """The row and the column of the edges of some rows."""
     ends = graph.indptr[start : start + _ROWS + 1]
     rows = np.repeat(np.arange(start, start + _ROWS), np.diff(ends))
     return rows, np.array(graph.indices[ends[0] : ends[-1]])
 
 
-def _graph(columns: NDArray[np.uint32]) -> Graph:
+def _graph(columns: NDArray[np.uint32]) -> CsrGraph:
     """Edges as rows with 50 of them each."""
     indptr = np.append(np.arange(0, len(columns), 50), len(columns)).astype(np.int64)
-    return Graph(indptr, columns, np.ones(len(indptr) - 1, np.float32))
+    return CsrGraph(indptr, columns, np.ones(len(indptr) - 1, np.float32))
 
 
-def _product_seconds(graph: Graph, source: NDArray[np.uint16]) -> float:
+def _product_seconds(graph: CsrGraph, source: NDArray[np.uint16]) -> float:
     """The product of all rows, W as it comes from where it lies: the page cache, or the disk where it is larger than that."""
     seed_update, own = _no_pull(source), threading.local()
 
@@ -125,12 +125,12 @@ def _no_pull(source: NDArray[np.uint16]) -> SeedUpdate:
     return SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1]))
 
 
-def _seconds(graphs: list[Graph], source: NDArray[np.uint16]) -> float:
+def _seconds(graphs: list[CsrGraph], source: NDArray[np.uint16]) -> float:
     """The product of graphs of some rows each, on all cores."""
     seed_update, own = _no_pull(source), threading.local()
     most = max(len(graph.indptr) for graph in graphs)
 
-    def run(graph: Graph) -> None:
+    def run(graph: CsrGraph) -> None:
         if not hasattr(own, "out"):
             own.out = np.empty((most, source.shape[1]), np.uint16)
         rows = np.arange(len(graph.indptr) - 1)

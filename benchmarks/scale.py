@@ -23,7 +23,7 @@ from mmdiff.diffusion.io.graph_stream import Block, Stream
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.manifest import Json
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 
 # A batch, and what it may take of memory: 20 GB hold 64 columns of bfloat16 of a hundred million nodes once.
 WIDTH = 64
@@ -182,7 +182,7 @@ def streaming_speeds(store: Path) -> tuple[float, float]:
 
     The first pass finds nothing in the page cache; later ones find offsets and scale there, which are read by way of it.
     """
-    graph = Graph.open(store)
+    graph = CsrGraph.open(store)
     evict((store / "graph" / "W").resolve())
 
     def look(block: Block) -> int:

@@ -81,9 +81,9 @@ def measure(store: Path) -> dict[str, Any]:
     import scipy.sparse
 
     from mmdiff.formats.storage.direct import page_aligned
-    from mmdiff.graph.graph import Graph
+    from mmdiff.graph.graph import CsrGraph
 
-    graph = Graph.open(store)
+    graph = CsrGraph.open(store)
     W = graph.to_scipy()
     order = (
         np.arange(graph.nodes)
@@ -98,7 +98,7 @@ def measure(store: Path) -> dict[str, Any]:
     L = page_aligned((graph.nodes, COLUMNS), "float32")
     np.random.default_rng(0).random(out=L, dtype=np.float32)
     times: dict[str, Any] = {"nodes": graph.nodes, "edges": graph.edges, "copy": _copy_speed()}
-    times["original"] = _all(Graph.from_scipy(A), original, L)
+    times["original"] = _all(CsrGraph.from_scipy(A), original, L)
     times["cells"] = _all(graph, W, L)
     return times
 

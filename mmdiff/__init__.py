@@ -4,11 +4,13 @@
 The method is that of Douze, Szlam, Hariharan and Jegou, "Low-shot learning with large-scale diffusion", CVPR 2018.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mmdiff.arrays import Graph
     from mmdiff.diffusion.api import diffuse
-    from mmdiff.graph.graph import Graph
 
 __all__ = ["Graph", "__version__", "diffuse"]
 __version__ = "0.1.0"
@@ -17,7 +19,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """What needs numpy is imported when it is asked for, so that `mmdiff --help` is quick."""
     if name == "Graph":
-        from mmdiff.graph.graph import Graph
+        from mmdiff.arrays import Graph
 
         return Graph
     if name == "diffuse":

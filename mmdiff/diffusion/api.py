@@ -12,7 +12,7 @@ from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import NONE
 from mmdiff.labels.classes import UNLABELLED
 
@@ -21,7 +21,7 @@ _BLOCK_ROWS = 1 << 12
 
 
 def diffuse(
-    graph: Graph,
+    graph: CsrGraph,
     labels: Any,
     *,
     iterations: int = 5,
@@ -81,7 +81,7 @@ def _fill(L: NDArray[np.float32], report: Report, columns: NDArray[np.int64], st
         pass
 
 
-def _seeds(graph: Graph, labels: NDArray[Any], classes: int | None) -> Seeds:
+def _seeds(graph: CsrGraph, labels: NDArray[Any], classes: int | None) -> Seeds:
     if labels.ndim not in (1, 2) or len(labels) != graph.nodes:
         raise CountMismatch(f"labels of shape {labels.shape} for {graph.nodes:,} nodes. Give one for each node, -1 for none.")
     if labels.dtype.kind not in "iu":
@@ -95,7 +95,7 @@ def _seeds(graph: Graph, labels: NDArray[Any], classes: int | None) -> Seeds:
     return Seeds.of(np.arange(graph.nodes), labels.astype(np.int32), count)
 
 
-def _lists(graph: Graph, neighbors: NDArray[Any]) -> NDArray[np.uint32]:
+def _lists(graph: CsrGraph, neighbors: NDArray[Any]) -> NDArray[np.uint32]:
     if neighbors.ndim != 2 or neighbors.dtype.kind not in "iu":
         raise CountMismatch(
             f"neighbors of shape {neighbors.shape} and type {neighbors.dtype}. Give a row of node numbers a point."

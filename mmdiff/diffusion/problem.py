@@ -16,7 +16,7 @@ from mmdiff.formats.store.fingerprint import fingerprint, witness
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import NAME as GRAPH
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.staleness import stale_artifacts
@@ -29,7 +29,7 @@ _SHOWN = 5
 class Problem:
     """All that a diffusion starts from, and where it comes from."""
 
-    graph: Graph
+    graph: CsrGraph
     W: Artifact
     background: int
     seeds: Seeds
@@ -49,15 +49,15 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     if store.id(GRAPH) is None:
         raise Missing(f"{store.path}: no graph to spread labels over. Run first: mmdiff build-graph")
     artifact = store.open_artifact(GRAPH)
-    _refuse_outdated(store, artifact)
+    _refuse_stale(store, artifact)
     inputs: Json = {"W": input_of(artifact)}
-    graph = Graph.from_artifact(artifact)
+    graph = CsrGraph.from_artifact(artifact)
     if labels is not None:
         column = read_column(labels)
         if len(column) != graph.nodes:
             raise CountMismatch(f"{labels}: {len(column)} labels for {graph.nodes:,} nodes. Give one a node, -1 for none.")
         table, classes = encode(column, None, numbered=True, where=labels)
-        nodes, path = _nodes_of_rows(graph), Path(labels.partition("::")[0])
+        nodes, path = graph.node_of_row, Path(labels.partition("::")[0])
         inputs["labels"] = fingerprint(path.name, [path])
         seen = {"labels": witness([path])}
     else:
@@ -78,15 +78,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     return Problem(graph, artifact, background, seeds, classes, neighbors, inputs, seen, _seedless(classes, seeds))
 
 
-def _nodes_of_rows(graph: Graph) -> NDArray[np.int64]:
-    """The nodes as users count them: the background in the order of its rows, then the others."""
-    nodes = np.arange(graph.nodes)
-    if graph.order is not None:
-        nodes[: len(graph.order)] = np.argsort(graph.order)
-    return nodes
-
-
-def _refuse_outdated(store: Store, artifact: Artifact) -> None:
+def _refuse_stale(store: Store, artifact: Artifact) -> None:
     for stale in stale_artifacts(store, artifact):
         raise Stale(f"{stale.artifact}: {stale.changed} has changed since it was made. Run again: {stale.command}")
 
@@ -103,7 +95,7 @@ def _labelled_seeds(store: Store, graph: Artifact) -> Artifact:
     return seeds
 
 
-def _neighbors(store: Store, artifact: Artifact, graph: Graph, inputs: Json) -> NDArray[np.uint32] | None:
+def _neighbors(store: Store, artifact: Artifact, graph: CsrGraph, inputs: Json) -> NDArray[np.uint32] | None:
     """The lists of the test points; those of an imported graph that are nodes look at themselves."""
     tests = artifact.manifest.facts["test"]
     imported = "source" in artifact.manifest.inputs
@@ -116,7 +108,7 @@ def _neighbors(store: Store, artifact: Artifact, graph: Graph, inputs: Json) -> 
     if store.id(TEST_LISTS) is None:
         raise Stale(f"{GRAPH}: made before {TEST} was imported. Run again: {artifact.run['command']}")
     lists = store.open_artifact(TEST_LISTS)
-    _refuse_outdated(store, lists)
+    _refuse_stale(store, lists)
     if lists.manifest.facts["nodes"] != graph.nodes:
         raise Stale(f"{TEST_LISTS}: made for another graph. Run again: {artifact.run['command']}")
     inputs["test"] = input_of(lists)

@@ -32,7 +32,7 @@ from mmdiff.experiment.shared_lists import Ground, Nodes
 from mmdiff.formats.errors import MissingExtra, Stale
 from mmdiff.formats.store.manifest import Json, encode
 from mmdiff.fusion.late import WEIGHTS, fuse, log_of_scores
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.in_memory import graph_of
 from mmdiff.labels.classes import UNLABELLED
 from mmdiff.logreg.training import Model, Options, Samples, load_torch, train
@@ -71,7 +71,7 @@ class Computing:
         self.protocol, self.dims, self.most_neighbors = protocol, dims, most_neighbors
         self._grounds: dict[Background, Ground] = {}
         self._nodes: Recent[Nodes] = Recent(_NODES)
-        self._graphs: Recent[Graph] = Recent(_GRAPHS)
+        self._graphs: Recent[CsrGraph] = Recent(_GRAPHS)
         self._models: Recent[Model] = Recent(_MODELS)
         self._scores: Recent[tuple[Scores, Planes]] = Recent(_SCORE_BYTES, lambda kept: kept[0].nbytes)
 
@@ -132,14 +132,14 @@ class Computing:
                 reached[report.iteration, 0] += report.nonzero
         return scores, reached
 
-    def _graph(self, cell: Cell) -> tuple[Nodes, Graph]:
+    def _graph(self, cell: Cell) -> tuple[Nodes, CsrGraph]:
         background: Any = cell.background
         ground = self.ground(background)
         drawn = (cell.n, cell.draw) if ground.draws_matter else None
         k, weighting = cell.options["k"], weighting_of(cell.options)
         nodes = self._nodes.get((background, drawn), lambda: ground.joined(self.protocol.drawn(cell.n, cell.draw)))
 
-        def symmetrised() -> Graph:
+        def symmetrised() -> CsrGraph:
             neighbors, similarities = nodes.lists
             # Lists are by falling similarity: those of fewer neighbours are the beginning of them.
             return graph_of(np.ascontiguousarray(neighbors[:, :k]), np.ascontiguousarray(similarities[:, :k]), weighting)

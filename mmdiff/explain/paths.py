@@ -20,7 +20,7 @@ from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.errors import BadOption
-from mmdiff.graph.graph import COLUMN, Graph
+from mmdiff.graph.graph import COLUMN, CsrGraph
 from mmdiff.graph.lists import NONE
 
 # Of S after every iteration so much is kept at a time; at least one class.
@@ -57,7 +57,7 @@ class Path:
 class Spreading:
     """A diffusion that was run, as far as its paths need it. Columns are those of `seeds`."""
 
-    graph: Graph
+    graph: CsrGraph
     seeds: Seeds
     variant: Variant
     prior: NDArray[np.float64]

@@ -1,13 +1,16 @@
 """The graph W = D^-1 (W0 + W0^T) as the diffusion reads it: CSR without values where weights are constant (paper, section 3.2).
 
-`mmdiff.Graph` is what Python users have of it: from a store, from a scipy matrix, and back.
+Nodes are in cell order, which is internal. Users count rows: the background as they imported it, then seeds, then test points
+where these are nodes. `node_of_row`, `rows_of` and `user_rows` lead from one to the other; `mmdiff.Graph` applies them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +26,17 @@ COLUMN = np.uint32(0x7FFFFFFF)
 """The bits of an index that are the column; the one above them says "reciprocal"."""
 
 
+class UserRows(NamedTuple):
+    """Consecutive rows of W in the user's order: the degree of each, and their sorted columns and entries, row after row."""
+
+    degrees: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Graph:
-    """W in rows of sorted columns.
+class CsrGraph:
+    """W in rows of sorted columns, in the internal order of nodes.
 
     The entry of W0 + W0^T is `weights[e]`, or without weights 2 where the top bit of `indices[e]` is set (the edge is
     reciprocal) and 1 where it is not; that of W is the same times `scale[row]`. Nodes are in cell order where the graph comes
@@ -39,12 +50,12 @@ class Graph:
     order: NDArray[np.uint32] | None = None
 
     @classmethod
-    def open(cls, store: str | Path) -> Graph:
+    def open(cls, store: str | Path) -> CsrGraph:
         """The graph of a store, mapped."""
         return cls.from_artifact(Store.open(Path(store)).open_artifact(NAME))
 
     @classmethod
-    def from_artifact(cls, artifact: Artifact) -> Graph:
+    def from_artifact(cls, artifact: Artifact) -> CsrGraph:
         """The graph of an artifact, mapped. What lies between the first offset and the last is for `mmdiff verify` to check."""
         indptr, indices, scale = (artifact.array(name) for name in ("indptr", "indices", "scale"))
         weights = artifact.array("weights") if "weights" in artifact else None
@@ -55,7 +66,7 @@ class Graph:
         return cls(indptr, indices, scale, weights, order)
 
     @classmethod
-    def from_scipy(cls, matrix: Any) -> Graph:
+    def from_scipy(cls, matrix: Any) -> CsrGraph:
         """A graph of your own: a square scipy.sparse matrix without negative entries, whose explicit zeros are no edges.
 
         A symmetric matrix is taken for W0 + W0^T, as it is; of any other A it is A + A^T (paper, section 3.2). Without values
@@ -85,14 +96,44 @@ class Graph:
             values *= np.repeat(self.scale[start:stop], np.diff(self.indptr[start : stop + 1]))
         return values
 
-    def __matmul__(self, dense: Any) -> NDArray[np.float32]:
-        """W times a matrix of float32 (or a vector), by the kernel of the diffusion, on all cores."""
-        from mmdiff.diffusion.engine.product import matmul
+    @cached_property
+    def node_of_row(self) -> NDArray[np.int64]:
+        """The node of each of the user's rows."""
+        nodes = np.arange(self.nodes)
+        if self.order is not None:
+            nodes[: len(self.order)] = np.argsort(self.order)
+        return nodes
 
-        return matmul(self, np.asarray(dense))
+    def rows_of(self, nodes: NDArray[Any]) -> NDArray[np.int64]:
+        """The user's rows of some nodes."""
+        if self.order is None or not len(self.order):
+            return nodes.astype(np.int64)
+        return np.where(nodes < len(self.order), self.order[np.minimum(nodes, len(self.order) - 1)], nodes).astype(np.int64)
 
-    # numpy would otherwise take `dense @ graph` apart entry by entry.
-    __array_ufunc__ = None
+    def user_rows(self, normalized: bool = True, most_edges: int = 1 << 22) -> Iterator[UserRows]:
+        """All rows of W (or of W0 + W0^T) in the user's order, in blocks of about so many edges; the graph is not copied."""
+        degrees = self.degrees(self.node_of_row)
+        ends = np.cumsum(degrees)
+        start = 0
+        while start < self.nodes:
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + most_edges, "right")))
+            yield self._user_rows(self.node_of_row[start:stop], degrees[start:stop], normalized)
+            start = stop
+
+    def _user_rows(self, nodes: NDArray[np.int64], degrees: NDArray[np.int64], normalized: bool) -> UserRows:
+        row = np.repeat(np.arange(len(nodes)), degrees)
+        entry = np.repeat(self.indptr[nodes] - (np.cumsum(degrees) - degrees), degrees) + np.arange(len(row))
+        stored = self.indices[entry]
+        columns = self.rows_of(stored & COLUMN)
+        if self.weights is None:
+            values = ((stored > COLUMN) + np.uint8(1)).astype(np.float32)
+        else:
+            values = self.weights[entry].astype(np.float32)
+        if normalized:
+            values *= np.repeat(self.scale[nodes], degrees)
+        sorting = np.argsort(row * np.int64(self.nodes) + columns)
+        return UserRows(degrees, columns[sorting], values[sorting])
 
     @property
     def nodes(self) -> int:
@@ -117,4 +158,4 @@ class Graph:
 
     def __repr__(self) -> str:
         kind = "value-free" if self.weights is None else f"{self.weights.dtype} weights"
-        return f"Graph({self.nodes:,} nodes, {self.edges:,} edges, {kind})"
+        return f"CsrGraph({self.nodes:,} nodes, {self.edges:,} edges, {kind})"

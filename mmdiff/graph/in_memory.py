@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import InputError
 from mmdiff.graph import transpose, union
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import MOST_NODES
 from mmdiff.graph.union import LEAST_SUM, RECIPROCAL_SHIFT
 from mmdiff.graph.weights import Weighting
@@ -20,7 +20,7 @@ from mmdiff.graph.weights import Weighting
 _MOST_WEIGHT = float(np.finfo(np.float32).max)
 
 
-def symmetric_graph(matrix: Any, name: str) -> tuple[Graph, bool]:
+def symmetric_graph(matrix: Any, name: str) -> tuple[CsrGraph, bool]:
     """The graph of a sparse matrix, and whether A + A^T had to be taken; `name` is what the user calls the matrix."""
     import scipy.sparse
 
@@ -49,7 +49,7 @@ def symmetric_graph(matrix: Any, name: str) -> tuple[Graph, bool]:
     return _graph(both, reciprocal, value_free, name), not symmetric
 
 
-def _graph(both: Any, reciprocal: NDArray[np.bool_], value_free: bool, name: str) -> Graph:
+def _graph(both: Any, reciprocal: NDArray[np.bool_], value_free: bool, name: str) -> CsrGraph:
     indptr = both.indptr.astype(np.int64)
     filled = np.diff(indptr) > 0
     sums = _sums(both)
@@ -64,7 +64,7 @@ def _graph(both: Any, reciprocal: NDArray[np.bool_], value_free: bool, name: str
     both.data = weights.astype(np.float64)
     scale = np.divide(1, _sums(both), out=np.zeros(len(sums)), where=filled).astype(np.float32)
     indices = both.indices.astype(np.uint32) | reciprocal.astype(np.uint32) << RECIPROCAL_SHIFT
-    return Graph(indptr, indices, scale, None if value_free else weights)
+    return CsrGraph(indptr, indices, scale, None if value_free else weights)
 
 
 def _sums(matrix: Any) -> NDArray[np.float64]:
@@ -99,7 +99,7 @@ def _pattern(matrix: Any) -> Any:
     return ones
 
 
-def graph_of(neighbors: NDArray[np.uint32], similarities: NDArray[np.float32], weighting: Weighting | None = None) -> Graph:
+def graph_of(neighbors: NDArray[np.uint32], similarities: NDArray[np.float32], weighting: Weighting | None = None) -> CsrGraph:
     """The graph of lists of neighbours, the same as `symmetrise` writes into a store."""
     nodes = len(neighbors)
     weights = None if weighting is None else weighting.of(neighbors, similarities)
@@ -118,4 +118,4 @@ def graph_of(neighbors: NDArray[np.uint32], similarities: NDArray[np.float32], w
     if values is not None:
         values = values[:size].copy()
         union.scale_of(ends, values, scale)
-    return Graph(np.append(np.int64(0), ends), columns[:size].copy(), scale, values)
+    return CsrGraph(np.append(np.int64(0), ends), columns[:size].copy(), scale, values)

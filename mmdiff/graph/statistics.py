@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact
-from mmdiff.graph.graph import COLUMN, Graph
+from mmdiff.graph.graph import COLUMN, CsrGraph
 from mmdiff.inspection.distribution import distribution, distribution_of_counts
 from mmdiff.kernels.jit import kernel
 
@@ -28,12 +28,12 @@ class Components:
     largest: int
 
 
-def components(graph: Graph) -> Components:
+def components(graph: CsrGraph) -> Components:
     """By scipy where the graph fits in memory, else in one pass over the map."""
     return by_scipy(graph) if graph.edges <= MOST_EDGES_FOR_SCIPY else by_union(graph)
 
 
-def by_scipy(graph: Graph) -> Components:
+def by_scipy(graph: CsrGraph) -> Components:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -45,7 +45,7 @@ def by_scipy(graph: Graph) -> Components:
     return Components(int(count), int(np.bincount(labels).max()))
 
 
-def by_union(graph: Graph) -> Components:
+def by_union(graph: CsrGraph) -> Components:
     """Union-find with 8 bytes a node, edges read in order."""
     parents = np.arange(graph.nodes, dtype=np.uint32)
     unite(graph.indptr, graph.indices, parents)
@@ -101,7 +101,7 @@ def what_graph(artifact: Artifact) -> str:
 
 def graph_statistics(artifact: Artifact) -> Json:
     """All there is to say of a graph without printing its edges."""
-    graph = Graph.from_artifact(artifact)
+    graph = CsrGraph.from_artifact(artifact)
     if graph.nodes == 0:
         return {}
     found = components(graph)
@@ -116,7 +116,7 @@ def graph_statistics(artifact: Artifact) -> Json:
     if len(rows):
         statistics |= _locality(rows, columns)
         if graph.order is not None and len(graph.order):
-            before = _locality(_rows_of(graph.order, rows), _rows_of(graph.order, columns))
+            before = _locality(graph.rows_of(rows), graph.rows_of(columns))
             statistics |= {f"{key}_before_cell_order": value for key, value in before.items()}
     return statistics
 
@@ -140,7 +140,7 @@ def knn_statistics(artifact: Artifact) -> Json:
     return found
 
 
-def _sampled_edges(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _sampled_edges(graph: CsrGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rows and columns of edges of rows that are spread evenly, without the diagonal."""
     sample = np.arange(0, graph.nodes, max(1, -(-graph.nodes // _SAMPLE_ROWS)))
     degrees = graph.degrees(sample)
@@ -148,11 +148,6 @@ def _sampled_edges(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     starts = np.repeat(graph.indptr[sample] - (np.cumsum(degrees) - degrees), degrees)
     columns = (graph.indices[starts + np.arange(len(rows))] & COLUMN).astype(np.int64)
     return rows[rows != columns], columns[rows != columns]
-
-
-def _rows_of(order: NDArray[np.uint32], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which rows of the user's nodes are: background by the order, others as they come."""
-    return np.where(nodes < len(order), order[np.minimum(nodes, len(order) - 1)], nodes).astype(np.int64)
 
 
 def _locality(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Json:

@@ -34,7 +34,7 @@ from mmdiff.knn.search.work import (
     chunk_of_lists,
     find_in,
 )
-from mmdiff.runtime.executor import LocalExecutor
+from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.progress import Progress
 
 NAME = "knn/BB"

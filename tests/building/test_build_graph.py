@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mmdiff.building.stage import Outcome, Request, build_graph
 from mmdiff.cli import app
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.importing.stage import Request as Import
 from mmdiff.importing.stage import import_descriptors
 from mmdiff.knn import background
@@ -80,7 +80,7 @@ def test_exact_blocks_merged_are_the_graph_of_all_nodes_at_once(tmp_path: Path, 
     np.testing.assert_array_equal(array(tmp_path, "knn/W0"), naive_neighbors(nodes, nodes, K))
     test = Store.open(tmp_path / "store").open_artifact("descriptors/test").array("vectors")
     np.testing.assert_array_equal(array(tmp_path, "knn/test"), naive_neighbors(test, nodes, K))
-    W = Graph.open(tmp_path / "store").to_scipy()
+    W = CsrGraph.open(tmp_path / "store").to_scipy()
     expected = naive_W(nodes, K)
     np.testing.assert_array_equal(W.indptr, expected.indptr)
     np.testing.assert_array_equal(W.indices, expected.indices)
@@ -131,7 +131,7 @@ def test_other_weights_only_make_another_graph(tmp_path: Path) -> None:
     build(tmp_path)
     assert list(build(tmp_path, edge_weights="gaussian", sigma=0.5).seconds) == ["graph/W"]
     nodes = nodes_of(tmp_path, "background", "seeds").astype(np.float64)
-    weighted = Graph.open(tmp_path / "store").to_scipy(normalized=False).toarray()
+    weighted = CsrGraph.open(tmp_path / "store").to_scipy(normalized=False).toarray()
     structure = naive_W(nodes.astype(np.float32), K).toarray() > 0
     neighbors = naive_neighbors(nodes, nodes, K)
     expected = np.zeros_like(weighted)
@@ -152,7 +152,7 @@ def test_without_a_background_the_seeds_are_the_graph(tmp_path: Path) -> None:
 def test_without_seeds_the_background_is_the_graph(tmp_path: Path) -> None:
     import_rows(tmp_path, "background", clustered(300, 16))
     assert list(build(tmp_path).artifacts) == ["models/cells", "knn/BB", "graph/W"]
-    assert Graph.open(tmp_path / "store").nodes == 300
+    assert CsrGraph.open(tmp_path / "store").nodes == 300
 
 
 def test_transductive_test_points_are_nodes(tmp_path: Path) -> None:

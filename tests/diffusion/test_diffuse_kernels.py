@@ -19,7 +19,7 @@ from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.frontier import advance_frontier, spread_frontier
 from mmdiff.diffusion.engine.gamma import raise_power
 from mmdiff.diffusion.engine.needed_rows import closures, looked_at, reached
-from mmdiff.diffusion.engine.product import SeedUpdate, product, product_of_rows
+from mmdiff.diffusion.engine.product import SeedUpdate, matmul, product, product_of_rows
 from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, sqrt_degrees_of
 from mmdiff.diffusion.engine.top_classes import TOP, TopClasses
 from mmdiff.diffusion.io import graph_stream as streaming
@@ -29,7 +29,7 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.store.publish import ArrayWriter
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import NONE
 from mmdiff.kernels.bfloat16 import decode, encode, keep, widen
 from mmdiff.kernels.jit import exact_kernel
@@ -68,7 +68,7 @@ def frontier_of(S: NDArray[np.float32]) -> Frontier:
     return Frontier(offsets.astype(np.int64), columns.astype(np.int32), S[rows, columns], S.shape[1])
 
 
-def naive_step(graph: Graph, S: NDArray[Any], labels: NDArray[Any], alpha: float, reset: bool) -> NDArray[np.float64]:
+def naive_step(graph: CsrGraph, S: NDArray[Any], labels: NDArray[Any], alpha: float, reset: bool) -> NDArray[np.float64]:
     Y = naive_Y(graph.nodes, labels, S.shape[1])
     P = alpha * (naive_W(graph, "row") @ S.astype(np.float64)) + (1 - alpha) * Y
     return np.where(Y.any(axis=1, keepdims=True), Y, P) if reset else P
@@ -77,7 +77,7 @@ def naive_step(graph: Graph, S: NDArray[Any], labels: NDArray[Any], alpha: float
 @settings(max_examples=120)
 @given(graph=graphs, width=all_widths, seed=seeds_of_draws, seed_update=pulls, block=st.sampled_from([3, 40, 1 << 18]))
 def test_product_is_that_of_the_matrices(
-    graph: Graph, width: int, seed: int, seed_update: tuple[float, bool], block: int
+    graph: CsrGraph, width: int, seed: int, seed_update: tuple[float, bool], block: int
 ) -> None:
     labels, S, rows = some_labels(graph.nodes, width, 2, seed), some_S(graph.nodes, width, seed), some_rows(graph.nodes, seed)
     seeds = Seeds.of(np.arange(graph.nodes), labels, width)
@@ -119,7 +119,7 @@ def test_product_takes_weights_of_float16() -> None:
     assert graph.weights is not None
     short = graph.weights.astype(np.float16)
     found, expected = (
-        Graph(graph.indptr, graph.indices, graph.scale, weights) @ S for weights in (short, short.astype(np.float32))
+        matmul(CsrGraph(graph.indptr, graph.indices, graph.scale, weights), S) for weights in (short, short.astype(np.float32))
     )
     np.testing.assert_array_equal(found, expected)
 
@@ -135,7 +135,7 @@ def test_product_takes_weights_of_float16() -> None:
     needs=st.booleans(),
 )
 def test_product_from_a_frontier_is_that_of_the_matrix_to_the_last_bit(
-    graph: Graph, width: int, seed: int, seed_update: tuple[float, bool], short: bool, block: int, needs: bool
+    graph: CsrGraph, width: int, seed: int, seed_update: tuple[float, bool], short: bool, block: int, needs: bool
 ) -> None:
     S = some_S(graph.nodes, width, seed, 0.1)
     S = decode(encode(S)) if short else S
@@ -164,7 +164,7 @@ def test_frontier_takes_weights_of_float16_and_so_do_the_sums() -> None:
     found = []
     seeds = Seeds.of(np.arange(60), some_labels(60, 3, 1, 0), 3)
     for weights in (short, short.astype(np.float32)):
-        with Stream(Graph(graph.indptr, graph.indices, graph.scale, weights)) as stream:
+        with Stream(CsrGraph(graph.indptr, graph.indices, graph.scale, weights)) as stream:
             after = advance_frontier(stream, frontier_of(S), SeedUpdate(seeds), None, False).block(0, 60)
             found.append((after, column_sums(stream, seeds, Variant(), None, 3)))
     np.testing.assert_array_equal(found[0][0], found[1][0])
@@ -209,7 +209,7 @@ def test_bfloat16_rounds_to_the_nearest_and_between_two_to_the_even_one(drawn: l
 
 @settings(max_examples=80)
 @given(graph=graphs, seed=seeds_of_draws, steps=st.integers(0, 3), block=st.sampled_from([2, 1 << 18]))
-def test_needed_rows_are_those_that_can_be_reached_in_as_many_steps(graph: Graph, seed: int, steps: int, block: int) -> None:
+def test_needed_rows_are_those_that_can_be_reached_in_as_many_steps(graph: CsrGraph, seed: int, steps: int, block: int) -> None:
     A = (graph.to_scipy(normalized=False).toarray() != 0) | np.eye(graph.nodes, dtype=bool)
     start = some_rows(graph.nodes, seed)[:3]
     with blocks_of(block), Stream(graph) as stream:
@@ -242,7 +242,7 @@ def test_needed_rows_are_those_that_can_be_reached_in_as_many_steps(graph: Graph
     symmetric=st.booleans(),
 )
 def test_sums_of_columns_are_known_without_the_columns(
-    graph: Graph, seed: int, classes: int, iterations: int, alpha: float | None, reset: bool, symmetric: bool
+    graph: CsrGraph, seed: int, classes: int, iterations: int, alpha: float | None, reset: bool, symmetric: bool
 ) -> None:
     labels = some_labels(graph.nodes, classes, 2, seed)
     variant = Variant("none", None, alpha, reset, "symmetric" if symmetric else "row")
@@ -332,7 +332,7 @@ def test_labels_that_are_given_twice_count_once_and_nodes_stay_seeds_in_every_ba
 
 @settings(max_examples=60)
 @given(graph=graphs, block=st.sampled_from([1, 7, 1 << 18]), seed=seeds_of_draws, every=st.booleans())
-def test_every_row_is_in_one_block_and_blocks_come_in_order(graph: Graph, block: int, seed: int, every: bool) -> None:
+def test_every_row_is_in_one_block_and_blocks_come_in_order(graph: CsrGraph, block: int, seed: int, every: bool) -> None:
     rows = None if every else some_rows(graph.nodes, seed)
     wanted = np.arange(graph.nodes) if rows is None else rows
     with blocks_of(block), Stream(graph) as stream:

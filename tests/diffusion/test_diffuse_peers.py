@@ -15,7 +15,7 @@ from mmdiff.building.stage import Request as Build
 from mmdiff.building.stage import build_graph
 from mmdiff.diffusion.stage import Request, diffuse
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.import_graph import Request as ImportGraph
 from mmdiff.graph.import_graph import import_graph
 from mmdiff.importing.stage import Request as Import
@@ -114,7 +114,7 @@ def float64_scores(path: Path) -> NDArray[np.float64]:
     """V L after T iterations, in float64 with scipy."""
     store = Store.open(path)
     graph, seeds, lists = (store.open_artifact(name) for name in ("graph/W", "descriptors/seeds", "knn/test"))
-    A = Graph.from_artifact(graph).to_scipy(normalized=False).astype(np.float64)
+    A = CsrGraph.from_artifact(graph).to_scipy(normalized=False).astype(np.float64)
     W = scipy.sparse.diags_array(1 / np.asarray(A.sum(axis=1)).reshape(-1)) @ A
     labels, neighbors = seeds.array("labels"), lists.array("neighbors")
     L = np.zeros((A.shape[0], labels.max() + 1))

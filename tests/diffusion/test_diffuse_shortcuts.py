@@ -17,7 +17,7 @@ from mmdiff.diffusion.stage import Request, prepare
 from mmdiff.diffusion.stage import diffuse as stage
 from mmdiff.diffusion.variant import ETAS, Variant
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.import_graph import Request as ImportGraph
 from mmdiff.graph.import_graph import import_graph
 from mmdiff.runtime.memory import anonymous_bytes
@@ -30,7 +30,7 @@ pieces = st.tuples(st.sampled_from([5, 60, 1 << 18]), st.sampled_from([0, 8, 1 <
 
 
 def both_ways(
-    graph: Graph, classes: int, seed: int, cut: tuple[int, int], every_node: bool, **options: Any
+    graph: CsrGraph, classes: int, seed: int, cut: tuple[int, int], every_node: bool, **options: Any
 ) -> list[NDArray[np.float32]]:
     """With shortcuts and as the method is written down."""
     labels, neighbors = some_labels(graph.nodes, classes, 2, seed), some_neighbors(graph.nodes, seed)
@@ -54,7 +54,7 @@ def both_ways(
     gamma=st.sampled_from([None, None, 1.5]),
 )
 def test_shortcuts_leave_S_as_it_is_to_the_last_bit(
-    graph: Graph,
+    graph: CsrGraph,
     classes: int,
     seed: int,
     cut: tuple[int, int],
@@ -95,7 +95,7 @@ def test_shortcuts_leave_S_as_it_is_to_the_last_bit(
     iterations=st.integers(0, 4),
 )
 def test_shortcuts_leave_L_as_it_is_within_float32(
-    graph: Graph, classes: int, seed: int, cut: tuple[int, int], every_node: bool, eta: Any, iterations: int
+    graph: CsrGraph, classes: int, seed: int, cut: tuple[int, int], every_node: bool, eta: Any, iterations: int
 ) -> None:
     found, plain = both_ways(graph, classes, seed, cut, every_node, eta=eta, iterations=iterations)
     assert_close(found, plain, 1e-6)
@@ -103,7 +103,7 @@ def test_shortcuts_leave_L_as_it_is_within_float32(
 
 @settings(max_examples=30)
 @given(graph=graphs, seed=st.integers(0, 1000), eta=st.sampled_from(ETAS), reset=st.booleans())
-def test_bfloat16_is_off_by_its_own_rounding_and_no_more(graph: Graph, seed: int, eta: Any, reset: bool) -> None:
+def test_bfloat16_is_off_by_its_own_rounding_and_no_more(graph: CsrGraph, seed: int, eta: Any, reset: bool) -> None:
     classes, iterations = 4, 3
     labels, neighbors = some_labels(graph.nodes, classes, 1, seed), some_neighbors(graph.nodes, seed)
     variant = Variant(eta, None, None, reset, "row", "bfloat16")
@@ -118,7 +118,7 @@ def test_bfloat16_is_off_by_its_own_rounding_and_no_more(graph: Graph, seed: int
 
 @settings(max_examples=25)
 @given(graph=graphs, seed=st.integers(0, 1000), eta=st.sampled_from(["prior", "sinkhorn"]), gamma=st.sampled_from([None, 0.5]))
-def test_classes_of_prior_zero_get_nothing(graph: Graph, seed: int, eta: Any, gamma: float | None) -> None:
+def test_classes_of_prior_zero_get_nothing(graph: CsrGraph, seed: int, eta: Any, gamma: float | None) -> None:
     classes = 4
     labels = some_labels(graph.nodes, classes, 1, seed)
     prior = np.random.default_rng(seed).permutation([0, 0.5, 0.2, 0.3])

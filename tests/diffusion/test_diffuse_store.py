@@ -19,7 +19,7 @@ from mmdiff.cli import app
 from mmdiff.diffusion.stage import Outcome, Request, diffuse
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.importing.stage import Request as Import
 from mmdiff.importing.stage import import_descriptors
 from tests.diffusion.test_diffusion import assert_close
@@ -85,7 +85,7 @@ def labels_of_nodes(folder: Path) -> NDArray[np.int32]:
 
 
 def expected_L(folder: Path, variant: Variant | None = None, iterations: int = T) -> list[NDArray[np.float64]]:
-    graph, labels = Graph.open(folder / "store"), labels_of_nodes(folder)
+    graph, labels = CsrGraph.open(folder / "store"), labels_of_nodes(folder)
     return naive_diffusion(graph, labels, CLASSES, variant or Variant(), np.full(CLASSES, 1 / CLASSES), iterations)
 
 

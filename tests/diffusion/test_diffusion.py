@@ -15,7 +15,7 @@ from mmdiff.diffusion.api import diffuse
 from mmdiff.diffusion.engine import coupled, frontier
 from mmdiff.diffusion.io import graph_stream as streaming
 from mmdiff.diffusion.variant import ETAS, Variant
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from tests.support.graphs import some_graph
 from tests.support.naive_diffusion import naive_diffusion, naive_scores
 
@@ -84,7 +84,7 @@ def small_pieces(block_edges: int, entry_cost: int) -> Iterator[None]:
     pieces=st.tuples(st.sampled_from([5, 60, 1 << 18]), st.sampled_from([0, 8, 1 << 40])),
 )
 def test_diffusion_equals_its_naive_twin(
-    graph: Graph,
+    graph: CsrGraph,
     variant: Variant,
     classes: int,
     per_row: int,

@@ -14,7 +14,7 @@ from benchmarks.measure import evict
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.io.prefetch import announce_rows, pages_of
 from mmdiff.formats.storage.arrays import PAGE_BYTES
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import ArrayLists
 from tests.support.graphs import make_graph
 
@@ -23,10 +23,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.fixture
-def graph(tmp_path: Path) -> Graph:
+def graph(tmp_path: Path) -> CsrGraph:
     lists = (np.arange(NODES)[:, None] + 1 + np.arange(K)) % NODES
     make_graph(tmp_path / "store", ArrayLists(lists.astype(np.uint32)))
-    opened = Graph.open(tmp_path / "store")
+    opened = CsrGraph.open(tmp_path / "store")
     evict(tmp_path / "store")
     return opened
 
@@ -40,12 +40,12 @@ def resident(values: NDArray[np.uint32]) -> NDArray[np.bool_]:
     return np.asarray(found % 2 == 1)
 
 
-def pages_of_rows(graph: Graph, rows: NDArray[np.int64]) -> set[int]:
+def pages_of_rows(graph: CsrGraph, rows: NDArray[np.int64]) -> set[int]:
     spans = [(int(graph.indptr[row]) * 4, int(graph.indptr[row + 1]) * 4 - 1) for row in rows]
     return {page for start, end in spans for page in range(start // PAGE_BYTES, end // PAGE_BYTES + 1)}
 
 
-def test_pages_of_scattered_rows_come_and_those_between_do_not(graph: Graph) -> None:
+def test_pages_of_scattered_rows_come_and_those_between_do_not(graph: CsrGraph) -> None:
     if resident(graph.indices).any():
         pytest.skip("the file system does not give up its pages")
     rows = np.arange(100, NODES, 3000)
@@ -59,7 +59,7 @@ def test_pages_of_scattered_rows_come_and_those_between_do_not(graph: Graph) -> 
     assert len(found) <= 2 * len(wanted)
 
 
-def test_rows_of_any_kind_may_be_asked_for(graph: Graph) -> None:
+def test_rows_of_any_kind_may_be_asked_for(graph: CsrGraph) -> None:
     for rows in ([], [0], [NODES - 1], range(NODES), [5, 6, 7, 39_000]):
         announce_rows(graph.indices, graph.indptr, np.array(rows, np.int64))
     announce_rows(np.array(graph.indices), graph.indptr, np.arange(10))
@@ -72,7 +72,9 @@ def test_how_many_pages_entries_lie_in(start: int, stop: int, pages: int) -> Non
 
 @pytest.mark.parametrize("rows", [None, np.arange(0, NODES, 1000), np.arange(0, NODES, 7), np.arange(100, 110)])
 @pytest.mark.parametrize("let_go", [False, True])
-def test_a_stream_visits_each_row_once_whatever_it_asks_for(graph: Graph, rows: NDArray[np.int64] | None, let_go: bool) -> None:
+def test_a_stream_visits_each_row_once_whatever_it_asks_for(
+    graph: CsrGraph, rows: NDArray[np.int64] | None, let_go: bool
+) -> None:
     with Stream(graph, let_go) as stream:
         visited = [block.rows for block in stream.each(lambda block: block, rows)]
     np.testing.assert_array_equal(np.concatenate(visited), np.arange(NODES) if rows is None else rows)

@@ -21,7 +21,7 @@ from mmdiff.experiment.shared_lists import Ground, nearest
 from mmdiff.formats.store.manifest import Recipe
 from mmdiff.formats.store.store import Store
 from mmdiff.formats.store.verify import verify
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.in_memory import graph_of
 from mmdiff.graph.weights import Weighting
 from mmdiff.labels.classes import UNLABELLED
@@ -104,7 +104,7 @@ def test_lists_of_fewer_neighbours_are_the_beginning_of_longer_ones(protocol: Pr
 @pytest.mark.parametrize("weighting", [None, Weighting("gaussian", 0.5), Weighting("meaningful", 20.0)])
 def test_graph_in_memory_is_that_of_the_store(quick_folder: Path, weighting: Weighting | None) -> None:
     lists = some_lists(70, 6)
-    expected = Graph.from_artifact(make_graph(quick_folder / "store", lists.lists, weighting))
+    expected = CsrGraph.from_artifact(make_graph(quick_folder / "store", lists.lists, weighting))
     found = graph_of(lists.neighbors, lists.similarities, weighting)
     for name in ("indptr", "indices", "scale", "weights"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

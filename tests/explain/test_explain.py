@@ -22,7 +22,7 @@ from mmdiff.explain.nodes import Images, Name
 from mmdiff.explain.paths import Question, Spreading, find_paths
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from tests.diffusion.test_diffusion import graphs, some_labels, some_neighbors, variants
 from tests.support.naive_paths import check_path
 from tests.support.worlds import CLASSES, make_world
@@ -38,7 +38,7 @@ from tests.support.worlds import CLASSES, make_world
     seed=st.integers(0, 1000),
 )
 def test_path_follows_the_largest_terms(
-    graph: Graph, variant: Variant, classes: int, per_row: int, iterations: int, seed: int
+    graph: CsrGraph, variant: Variant, classes: int, per_row: int, iterations: int, seed: int
 ) -> None:
     labels, neighbors = some_labels(graph.nodes, classes, per_row, seed), some_neighbors(graph.nodes, seed)
     prior = np.random.default_rng(seed).random(classes) + 0.1 if variant.takes_prior else np.ones(classes)
@@ -55,7 +55,7 @@ def test_path_follows_the_largest_terms(
 def test_classes_that_do_not_fit_into_memory_together_give_the_same_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     matrix = (draw.random((60, 60)) < 0.1).astype(float)
-    graph = Graph.from_scipy(scipy.sparse.csr_array(matrix))
+    graph = CsrGraph.from_scipy(scipy.sparse.csr_array(matrix))
     labels, neighbors = some_labels(60, 4, 1, 3), some_neighbors(60, 3)
     spreading = Spreading(
         graph, Seeds.of(np.arange(60), labels, 4), Variant(), np.full(4, 0.25), 3, neighbors.astype(np.uint32)

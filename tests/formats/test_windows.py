@@ -33,7 +33,7 @@ from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.direct import page_aligned, past_the_cache
 from mmdiff.formats.storage.windows import windows_on
 from mmdiff.formats.store.publish import ArrayWriter
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.weights import Weighting
 from tests.diffusion.test_diffuse_kernels import frontier_of, some_rows, some_S
 from tests.diffusion.test_diffuse_store import make
@@ -150,10 +150,10 @@ def test_there_are_windows_on_whole_mapped_arrays_only(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module", params=["value-free", "weighted"])
-def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Graph:
+def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CsrGraph:
     store = tmp_path_factory.mktemp("past") / "store"
     make_graph(store, some_lists(6000, 20).lists, Weighting("gaussian", 0.5) if request.param == "weighted" else None)
-    return Graph.open(store)
+    return CsrGraph.open(store)
 
 
 NODES, WIDTH = 6000, 24
@@ -198,7 +198,7 @@ def sums(stream: Stream) -> NDArray[Any]:
 @pytest.mark.parametrize("compute", [whole, some, spread, advanced, neighbours, sums])
 @pytest.mark.parametrize("most", [1 << 20, 300])
 def test_past_the_cache_everything_is_the_same_to_the_last_bit(
-    graph: Graph, compute: Callable[[Stream], NDArray[Any]], most: int, monkeypatch: pytest.MonkeyPatch
+    graph: CsrGraph, compute: Callable[[Stream], NDArray[Any]], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where windows are too small for some blocks, which then come from the map."""
     monkeypatch.setattr(streaming, "_WINDOW_EDGES", most)
@@ -210,15 +210,15 @@ def test_past_the_cache_everything_is_the_same_to_the_last_bit(
         np.testing.assert_array_equal(compute(stream), expected)
 
 
-def test_where_there_are_no_windows_the_map_does(graph: Graph) -> None:
-    in_memory = Graph(graph.indptr, np.array(graph.indices), graph.scale, graph.weights)
+def test_where_there_are_no_windows_the_map_does(graph: CsrGraph) -> None:
+    in_memory = CsrGraph(graph.indptr, np.array(graph.indices), graph.scale, graph.weights)
     with Stream(graph) as stream, Stream(in_memory, past_cache=True) as other:
         np.testing.assert_array_equal(whole(other), whole(stream))
 
 
 def test_nothing_is_left_in_the_page_cache(tmp_path: Path) -> None:
     make_graph(tmp_path / "store", some_lists(6000, 20).lists)
-    own = Graph.open(tmp_path / "store")
+    own = CsrGraph.open(tmp_path / "store")
     evict(tmp_path / "store")
     if resident(own.indices).any():
         pytest.skip("the file system does not give up its pages")
@@ -240,7 +240,7 @@ def test_a_graph_larger_than_memory_gives_the_same_scores(
     past = []
 
     class Noted(Stream):
-        def __init__(self, graph: Graph, let_go: bool, past_cache: bool) -> None:
+        def __init__(self, graph: CsrGraph, let_go: bool, past_cache: bool) -> None:
             past.append(past_cache)
             super().__init__(graph, let_go, past_cache)
 

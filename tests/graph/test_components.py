@@ -12,29 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmdiff.graph import statistics as module
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.statistics import by_scipy, by_union, components, degree_counts, graph_statistics, isolated
 from mmdiff.inspection.distribution import distribution, distribution_of_counts
 from tests.support.graphs import make_graph, some_lists
 from tests.support.stores import publish, recipe
 
 
-def random_graph(nodes: int, edges: int, seed: int) -> Graph:
+def random_graph(nodes: int, edges: int, seed: int) -> CsrGraph:
     draw = np.random.default_rng(seed)
     ends = draw.integers(0, nodes, (2, edges))
-    return Graph.from_scipy(scipy.sparse.csr_array((np.ones(edges), ends), (nodes, nodes)))
+    return CsrGraph.from_scipy(scipy.sparse.csr_array((np.ones(edges), ends), (nodes, nodes)))
 
 
 graphs = st.builds(random_graph, st.integers(1, 200), st.integers(0, 250), st.integers(0, 1 << 16))
 
 
 @given(graphs)
-def test_union_find_and_scipy_find_the_same_components(graph: Graph) -> None:
+def test_union_find_and_scipy_find_the_same_components(graph: CsrGraph) -> None:
     assert by_union(graph) == by_scipy(graph)
 
 
 def test_edges_of_no_weight_connect_too() -> None:
-    graph = Graph(np.array([0, 1, 2]), np.array([1, 0], np.uint32), np.zeros(2, np.float32), np.zeros(2, np.float32))
+    graph = CsrGraph(np.array([0, 1, 2]), np.array([1, 0], np.uint32), np.zeros(2, np.float32), np.zeros(2, np.float32))
     assert by_scipy(graph) == by_union(graph) == module.Components(1, 2)
 
 
@@ -46,7 +46,7 @@ def test_large_graphs_are_left_to_union_find(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(graphs)
-def test_degrees_and_isolated_nodes_are_counted(graph: Graph) -> None:
+def test_degrees_and_isolated_nodes_are_counted(graph: CsrGraph) -> None:
     degrees = np.diff(graph.indptr)
     counts = degree_counts(graph.indptr)
     np.testing.assert_array_equal(counts, np.bincount(degrees))
@@ -68,7 +68,7 @@ def test_distribution_of_equal_values_is_one_bar() -> None:
 def test_locality_is_told_in_the_graphs_order_and_in_that_of_the_user(quick_folder: Path) -> None:
     nodes = 4000
     chain = np.minimum(np.arange(nodes) + 1, nodes - 1)
-    graph = Graph.from_scipy(scipy.sparse.csr_array((np.ones(nodes), (np.arange(nodes), chain)), (nodes, nodes)))
+    graph = CsrGraph.from_scipy(scipy.sparse.csr_array((np.ones(nodes), (np.arange(nodes), chain)), (nodes, nodes)))
     order = np.random.default_rng(0).permutation(nodes - 100).astype(np.uint32)
     values: dict[str, Any] = {"indptr": graph.indptr, "indices": graph.indices, "scale": graph.scale, "order": order}
     artifact = publish(quick_folder / "store", "graph/W", values, recipe("graph"), {"reciprocal": 0.5})

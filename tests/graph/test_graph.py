@@ -20,7 +20,7 @@ from mmdiff.export import arrays as reading
 from mmdiff.export.stage import export
 from mmdiff.formats.errors import Corrupt, InputError
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import COLUMN, Graph
+from mmdiff.graph.graph import COLUMN, CsrGraph
 from mmdiff.graph.weights import Weighting
 from tests.support.graphs import make_graph, some_lists
 from tests.support.naive import naive_symmetrise
@@ -48,7 +48,7 @@ matrices = st.builds(
 
 @given(matrices)
 def test_matrix_that_is_not_symmetric_is_added_to_its_transpose(matrix: Any) -> None:
-    graph = Graph.from_scipy(matrix)
+    graph = CsrGraph.from_scipy(matrix)
     symmetric = (matrix != matrix.T).nnz == 0
     both = (matrix if symmetric else matrix + matrix.T).toarray().astype(np.float64)
     np.testing.assert_allclose(graph.to_scipy(normalized=False).toarray(), both, rtol=1e-6)
@@ -61,8 +61,8 @@ def test_matrix_that_is_not_symmetric_is_added_to_its_transpose(matrix: Any) -> 
 
 @given(matrices)
 def test_graph_comes_back_from_scipy_as_it_was(matrix: Any) -> None:
-    graph = Graph.from_scipy(matrix)
-    again = Graph.from_scipy(graph.to_scipy(normalized=False))
+    graph = CsrGraph.from_scipy(matrix)
+    again = CsrGraph.from_scipy(graph.to_scipy(normalized=False))
     np.testing.assert_array_equal(again.indptr, graph.indptr)
     np.testing.assert_array_equal(again.indices & COLUMN, graph.indices & COLUMN)
     np.testing.assert_array_equal(again.scale, graph.scale)
@@ -74,10 +74,10 @@ def test_graph_comes_back_from_scipy_as_it_was(matrix: Any) -> None:
 
 
 def test_ones_and_twos_need_no_weights() -> None:
-    assert Graph.from_scipy(scipy.sparse.csr_array([[2, 1], [1, 0]])).weights is None
-    assert Graph.from_scipy(scipy.sparse.csr_array([[0, 1], [0, 0]])).weights is None
-    assert Graph.from_scipy(scipy.sparse.csr_array([[0, 2], [0, 0]])).weights is not None
-    assert Graph.from_scipy(scipy.sparse.coo_matrix([[0, 0.5], [0.5, 0]])).weights is not None
+    assert CsrGraph.from_scipy(scipy.sparse.csr_array([[2, 1], [1, 0]])).weights is None
+    assert CsrGraph.from_scipy(scipy.sparse.csr_array([[0, 1], [0, 0]])).weights is None
+    assert CsrGraph.from_scipy(scipy.sparse.csr_array([[0, 2], [0, 0]])).weights is not None
+    assert CsrGraph.from_scipy(scipy.sparse.coo_matrix([[0, 0.5], [0.5, 0]])).weights is not None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_ones_and_twos_need_no_weights() -> None:
 )
 def test_matrix_that_is_no_graph_is_refused(matrix: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        Graph.from_scipy(matrix)
+        CsrGraph.from_scipy(matrix)
 
 
 def test_graph_of_a_store_is_mapped_and_tells_what_it_is(quick_folder: Path) -> None:
@@ -105,14 +105,14 @@ def test_graph_of_a_store_is_mapped_and_tells_what_it_is(quick_folder: Path) -> 
     graph = mmdiff.Graph.open(quick_folder / "store")
     assert not graph.indices.flags.writeable
     assert (len(graph), graph.nodes, graph.edges) == (100, 100, naive_symmetrise(made.neighbors)[0].nnz)
-    assert repr(graph) == f"Graph(100 nodes, {graph.edges} edges, value-free)"
+    assert repr(graph) == f"CsrGraph(100 nodes, {graph.edges} edges, value-free)"
     make_graph(quick_folder / "other", made.lists, Weighting("gaussian", 1.0, "float16"))
-    assert "float16 weights" in repr(Graph.open(str(quick_folder / "other")))
+    assert "float16 weights" in repr(CsrGraph.open(str(quick_folder / "other")))
 
 
 def test_importing_mmdiff_is_light_and_knows_its_names() -> None:
     script = "import sys, mmdiff; assert 'numpy' not in sys.modules; print(mmdiff.Graph.__name__)"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "Graph\n"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "CsrGraph\n"
     with pytest.raises(AttributeError, match="Grpah"):
         _ = mmdiff.Grpah
 
@@ -121,7 +121,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def graph_arrays() -> Arrays:
-    graph = Graph.from_scipy(scipy.sparse.csr_array([[2, 1, 0], [1, 0, 1], [0, 1, 2]]))
+    graph = CsrGraph.from_scipy(scipy.sparse.csr_array([[2, 1, 0], [1, 0, 1], [0, 1, 2]]))
     order = np.array([1, 2, 0], np.uint32)
     return {"indptr": graph.indptr, "indices": graph.indices, "scale": graph.scale, "order": order}
 
@@ -181,7 +181,7 @@ def test_graph_whose_arrays_do_not_fit_is_not_opened(quick_folder: Path) -> None
     arrays = graph_arrays() | {"scale": np.ones(5, np.float32)}
     publish(quick_folder / "store", "graph/W", arrays, recipe("graph"))
     with pytest.raises(Corrupt, match="do not fit each other"):
-        Graph.open(quick_folder / "store")
+        CsrGraph.open(quick_folder / "store")
 
 
 @pytest.mark.parametrize("weighting", [None, Weighting("gaussian", 0.7), Weighting("meaningful", 4.0, "float16")])
@@ -194,7 +194,7 @@ def test_exported_graph_is_W_for_scipy(
     store = Store.open(quick_folder / "store")
     outcome = export(store, "graph/W", quick_folder / "W.npz")
     assert outcome.rows == 700
-    expected = Graph.open(quick_folder / "store").to_scipy()
+    expected = CsrGraph.open(quick_folder / "store").to_scipy()
     exported = scipy.sparse.load_npz(quick_folder / "W.npz")
     for part in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(getattr(exported, part), getattr(expected, part))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from mmdiff.cli import app
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import COLUMN, Graph
+from mmdiff.graph.graph import COLUMN, CsrGraph
 from mmdiff.graph.import_graph import Request, import_graph
 from mmdiff.importing.stage import import_descriptors
 from tests.support.graphs import SomeLists, some_lists
@@ -51,7 +51,7 @@ def test_lists_in_npy_become_the_graph_of_scipy(tmp_path: Path, made: SomeLists,
     assert outcome.exit_code == 0, outcome.output
     assert f"graph/W: {NODES} nodes" in outcome.stdout
     expected, _ = naive_symmetrise(made.neighbors)
-    graph = Graph.open(tmp_path / "store")
+    graph = CsrGraph.open(tmp_path / "store")
     np.testing.assert_array_equal(graph.to_scipy(normalized=False).toarray(), expected.toarray())
     assert problems(Store.open(tmp_path / "store")) == []
     assert "nothing to do" in run(tmp_path, str(tmp_path / "lists.npy")).stdout
@@ -79,7 +79,7 @@ def test_distances_and_similarities_become_weights(tmp_path: Path, made: SomeLis
     assert outcome.exit_code == 0, outcome.output
     weights = naive_weights(made.neighbors, made.similarities, "gaussian", 0.8)
     expected, _ = naive_symmetrise(made.neighbors, weights)
-    graph = Graph.open(tmp_path / "store")
+    graph = CsrGraph.open(tmp_path / "store")
     np.testing.assert_allclose(graph.to_scipy(normalized=False).toarray(), expected.toarray(), atol=1e-6)
     parameters = Store.open(tmp_path / "store").open_artifact("graph/W").manifest.parameters
     assert parameters == {"edge_weights": "gaussian", "sigma": 0.8, "weights_dtype": "float32", "metric": metric}
@@ -91,7 +91,9 @@ def test_matrix_comes_in_symmetric_or_is_made_so(tmp_path: Path) -> None:
     scipy.sparse.save_npz(tmp_path / "A.npz", scipy.sparse.csr_matrix(dense))
     summary = json.loads(run(tmp_path, str(tmp_path / "A.npz"), "--json").stdout)
     assert (summary["nodes"], summary["symmetrised"], summary["background"]) == (NODES, True, NODES)
-    np.testing.assert_allclose(Graph.open(tmp_path / "store").to_scipy(normalized=False).toarray(), dense + dense.T, rtol=1e-6)
+    np.testing.assert_allclose(
+        CsrGraph.open(tmp_path / "store").to_scipy(normalized=False).toarray(), dense + dense.T, rtol=1e-6
+    )
     scipy.sparse.save_npz(tmp_path / "B.npz", scipy.sparse.csr_array(dense + dense.T), compressed=False)
     summary = json.loads(run(tmp_path, str(tmp_path / "B.npz"), "--json").stdout)
     assert (summary["symmetrised"], summary["reciprocal"]) == (False, 0.0)
@@ -101,12 +103,12 @@ def test_matrix_comes_in_symmetric_or_is_made_so(tmp_path: Path) -> None:
 def test_exported_graph_comes_back(tmp_path: Path, made: SomeLists) -> None:
     np.save(tmp_path / "lists.npy", as_user_has_it(made))
     run(tmp_path, str(tmp_path / "lists.npy"))
-    before = Graph.open(tmp_path / "store")
+    before = CsrGraph.open(tmp_path / "store")
     file = str(tmp_path / "W.npz")
     assert CliRunner().invoke(app, ["export", "graph/W", file, "--store", str(tmp_path / "store")]).exit_code == 0
     scipy.sparse.save_npz(file, before.to_scipy(normalized=False))
     assert run(tmp_path, file).exit_code == 0
-    np.testing.assert_array_equal(Graph.open(tmp_path / "store").indices & COLUMN, before.indices & COLUMN)
+    np.testing.assert_array_equal(CsrGraph.open(tmp_path / "store").indices & COLUMN, before.indices & COLUMN)
 
 
 def test_nodes_are_the_background_then_the_seeds_then_test_points(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_inspect_tells_of_graphs_and_lists(tmp_path: Path, made: SomeLists) -> N
     for part in ("recall", "97.0%", "similarity of neighbour 1", "similarity of neighbour 2", f"similarity of neighbour {K}"):
         assert part in shown
     found = json.loads(CliRunner().invoke(app, ["inspect", "graph/W", "--store", str(tmp_path / "store"), "--json"]).stdout)
-    degrees = np.diff(Graph.open(tmp_path / "store").indptr)
+    degrees = np.diff(CsrGraph.open(tmp_path / "store").indptr)
     assert found["statistics"]["degree"]["max"] == degrees.max()
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.measure import anonymous_bytes
 from mmdiff.formats.errors import BadOption, Corrupt, Stale
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import COLUMN, Graph
+from mmdiff.graph.graph import COLUMN, CsrGraph
 from mmdiff.graph.lists import NONE, ArrayLists, Block
 from mmdiff.graph.union import merge
 from mmdiff.graph.weights import Weighting
@@ -36,7 +36,7 @@ blocks = st.sampled_from([20, 150, 1 << 19])
 ranges = st.sampled_from([30, 200, 1 << 32])
 
 
-def check_structure(graph: Graph, neighbors: NDArray[np.uint32]) -> None:
+def check_structure(graph: CsrGraph, neighbors: NDArray[np.uint32]) -> None:
     expected, sums = naive_symmetrise(neighbors)
     np.testing.assert_array_equal(graph.indptr, expected.indptr)
     np.testing.assert_array_equal(graph.indices & COLUMN, expected.indices)
@@ -52,7 +52,7 @@ def test_graph_is_that_of_scipy_to_the_last_bit(
 ) -> None:
     with pieces_of(block, edges), chunks_of(chunk):
         artifact = make_graph(anew(quick_folder / "store"), made.lists)
-        graph = Graph.from_artifact(artifact)
+        graph = CsrGraph.from_artifact(artifact)
         check_structure(graph, made.neighbors)
         facts = artifact.manifest.facts
         assert (facts["nodes"], facts["edges"]) == (len(made.neighbors), graph.edges)
@@ -72,7 +72,7 @@ def test_weighted_graph_is_that_of_scipy(
     quick_folder: Path, made: SomeLists, block: int, edges: int, formula: Any, dtype: Any
 ) -> None:
     with pieces_of(block, edges):
-        graph = Graph.from_artifact(make_graph(anew(quick_folder / "store"), made.lists, Weighting(formula, 3.0, dtype)))
+        graph = CsrGraph.from_artifact(make_graph(anew(quick_folder / "store"), made.lists, Weighting(formula, 3.0, dtype)))
     check_structure(graph, made.neighbors)
     weights = naive_weights(made.neighbors, made.similarities, formula, 3.0)
     expected, sums = naive_symmetrise(made.neighbors, weights)
@@ -91,7 +91,7 @@ def test_lists_without_repetitions_of_any_length(quick_folder: Path, k: int, wei
     neighbors = np.argsort(draw.random((400, 400)), axis=1)[:, :k].astype(np.uint32)
     neighbors[7, 0], neighbors[90, -1] = neighbors[7, -1], NONE
     similarities = draw.random(neighbors.shape, np.float32)
-    graph = Graph.from_artifact(make_graph(quick_folder / "store", ArrayLists(neighbors, similarities), weighting))
+    graph = CsrGraph.from_artifact(make_graph(quick_folder / "store", ArrayLists(neighbors, similarities), weighting))
     check_structure(graph, neighbors)
     if graph.weights is not None:
         expected, _ = naive_symmetrise(neighbors, naive_weights(neighbors, similarities, "gaussian", 0.7))
@@ -119,7 +119,7 @@ def test_a_row_is_the_same_by_place_and_by_order(seed: int, own: int, leading: i
 
 def test_self_neighbour_has_twice_the_weight_and_others_keep_their_rows(quick_folder: Path) -> None:
     neighbors = np.array([[0, 1], [1, NONE], [NONE, NONE], [0, 0]], np.uint32)
-    graph = Graph.from_artifact(make_graph(quick_folder / "store", ArrayLists(neighbors)))
+    graph = CsrGraph.from_artifact(make_graph(quick_folder / "store", ArrayLists(neighbors)))
     np.testing.assert_array_equal(
         graph.to_scipy(normalized=False).toarray(), [[2, 1, 0, 1], [1, 2, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
     )
@@ -130,7 +130,7 @@ def test_long_lists_and_a_hub_that_everybody_names(quick_folder: Path) -> None:
     made = some_lists(500, 300, none=0.3)
     made.neighbors[:, 5] = 7
     with pieces_of(1000, 1 << 32):
-        check_structure(Graph.from_artifact(make_graph(quick_folder / "store", made.lists)), made.neighbors)
+        check_structure(CsrGraph.from_artifact(make_graph(quick_folder / "store", made.lists)), made.neighbors)
 
 
 def test_bytes_do_not_depend_on_memory_blocks_or_ranges(quick_folder: Path) -> None:
@@ -286,4 +286,4 @@ def test_memory_stays_within_what_is_allowed(tmp_path: Path) -> None:
             most = max(most, anonymous_bytes(process.pid))
         allowed = int(process.communicate()[0])
     assert 50 << 20 < most <= allowed
-    assert Graph.open(tmp_path / "store").nodes == 400_000
+    assert CsrGraph.open(tmp_path / "store").nodes == 400_000

@@ -18,7 +18,7 @@ from mmdiff.formats.store.manifest import Recipe
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph import symmetrise as stage
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import NONE, ArrayLists, Lists
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import Weighting
@@ -91,7 +91,7 @@ def pieces_of(block_edges: int, range_edges: int) -> Iterator[None]:
         stage.BLOCK_EDGES, stage.MOST_EDGES = before
 
 
-def some_graph(nodes: int, k: int, seed: int = 0, weighted: bool = False, self_loops: bool = True) -> Graph:
+def some_graph(nodes: int, k: int, seed: int = 0, weighted: bool = False, self_loops: bool = True) -> CsrGraph:
     """A graph with empty rows, nodes alone, and edges that are reciprocal or not."""
     neighbors = some_lists(nodes, k, seed, self_loops).neighbors
     matrix = np.zeros((nodes, nodes))
@@ -99,4 +99,4 @@ def some_graph(nodes: int, k: int, seed: int = 0, weighted: bool = False, self_l
         matrix[row, own[own != NONE]] = 1
     if weighted:
         matrix *= np.random.default_rng(seed).random((nodes, nodes)) + 0.01
-    return Graph.from_scipy(scipy.sparse.csr_array(matrix))
+    return CsrGraph.from_scipy(scipy.sparse.csr_array(matrix))

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.variant import Variant
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import NONE
 
 Matrix = NDArray[np.float64]
 
 
-def naive_W(graph: Graph, normalization: str) -> Any:
+def naive_W(graph: CsrGraph, normalization: str) -> Any:
     A = graph.to_scipy(normalized=False).astype(np.float64)
     degrees = np.asarray(A.sum(axis=1)).reshape(-1)
     with np.errstate(divide="ignore"):
@@ -50,7 +50,9 @@ def naive_eta(S: Matrix, eta: str, prior: Matrix) -> Matrix:
     return S
 
 
-def naive_diffusion(graph: Graph, labels: NDArray[Any], classes: int, variant: Variant, prior: Matrix, T: int) -> list[Matrix]:
+def naive_diffusion(
+    graph: CsrGraph, labels: NDArray[Any], classes: int, variant: Variant, prior: Matrix, T: int
+) -> list[Matrix]:
     """L after iterations 0..T."""
     W, Y = naive_W(graph, variant.normalize_graph), naive_Y(graph.nodes, labels, classes)
     S, L = Y, [naive_eta(Y, variant.eta, prior)]

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.variant import Variant
 from mmdiff.explain.paths import Path
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from tests.support.naive_diffusion import Matrix, naive_eta, naive_scores, naive_W, naive_Y
 
 CLOSE = 1e-4
 
 
-def naive_states(graph: Graph, Y: Matrix, variant: Variant, prior: Matrix, T: int) -> list[Matrix]:
+def naive_states(graph: CsrGraph, Y: Matrix, variant: Variant, prior: Matrix, T: int) -> list[Matrix]:
     """S after iterations 0..T."""
     W, states = naive_W(graph, variant.normalize_graph), [Y]
     for _ in range(T):
@@ -36,7 +36,7 @@ def naive_states(graph: Graph, Y: Matrix, variant: Variant, prior: Matrix, T: in
 
 def check_path(
     path: Path | None,
-    graph: Graph,
+    graph: CsrGraph,
     labels: NDArray[Any],
     classes: int,
     variant: Variant,

@@ -16,7 +16,7 @@ from mmdiff.diffusion.engine.product import SeedUpdate
 from mmdiff.diffusion.engine.states import Frontier
 from mmdiff.diffusion.io.graph_stream import Block, Stream, weights_of
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.bfloat16 import keep, widen
 from mmdiff.kernels.half import decode as from_half
 from mmdiff.kernels.jit import exact_kernel, kernel
@@ -144,7 +144,7 @@ def _extra(seed_update: SeedUpdate, rows: NDArray[np.int64]) -> int:
     return int(np.diff(seeds.offsets)[here].sum())
 
 
-def _arrays(graph: Graph, frontier: Frontier) -> tuple[Any, ...]:
+def _arrays(graph: CsrGraph, frontier: Frontier) -> tuple[Any, ...]:
     rows = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
     return (*rows, frontier.present, frontier.offsets, frontier.columns, frontier.values)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.io.graph_stream import Block, Stream, weights_of
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.errors import CountMismatch
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.bfloat16 import keep
 from mmdiff.kernels.jit import exact_kernel
 from mmdiff.kernels.register_sums import sum_of_1, sum_of_2, sum_of_4, sum_of_8, sum_of_16, sum_of_32, sum_of_64, sum_of_96
@@ -36,7 +36,7 @@ class SeedUpdate:
         return seeds.nodes, seeds.offsets, seeds.columns, seeds.values, np.float32(self.alpha), share, self.reset
 
 
-def matmul(graph: Graph, dense: NDArray[Any]) -> NDArray[np.float32]:
+def matmul(graph: CsrGraph, dense: NDArray[Any]) -> NDArray[np.float32]:
     """W times a matrix or a vector."""
     if dense.ndim not in (1, 2) or len(dense) != graph.nodes:
         raise CountMismatch(f"a matrix of shape {dense.shape} for {graph.nodes:,} nodes. Give one row for each node.")
@@ -66,7 +66,7 @@ def product_of_rows(
 
 
 def multiply(
-    graph: Graph,
+    graph: CsrGraph,
     source: NDArray[Any],
     rows: NDArray[np.int64],
     out: NDArray[Any],

@@ -21,7 +21,7 @@ from mmdiff.diffusion.io.prefetch import announce_rows, pages_of
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.storage.mapping import announce, is_mapped, release, request
 from mmdiff.formats.storage.windows import Windows, windows_on
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.half import for_kernels
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores, in_order
@@ -61,14 +61,14 @@ class Block:
 
     rows: Rows
     first: int
-    graph: Graph
+    graph: CsrGraph
 
     @property
     def places(self) -> Rows:
         return np.arange(self.first, self.first + len(self.rows))
 
 
-def weights_of(graph: Graph) -> NDArray[Any] | None:
+def weights_of(graph: CsrGraph) -> NDArray[Any] | None:
     """The weights of a graph as kernels take them: float16 as its bits."""
     return None if graph.weights is None else for_kernels(graph.weights)
 
@@ -77,7 +77,7 @@ def weights_of(graph: Graph) -> NDArray[Any] | None:
 class _Window:
     """A stretch of W in memory of its own."""
 
-    graph: Graph
+    graph: CsrGraph
     rooms: list[NDArray[np.uint8]]
 
 
@@ -87,7 +87,7 @@ class Stream:
     `past_cache`: the graph is larger than what the machine has left, and is read past the page cache.
     """
 
-    def __init__(self, graph: Graph, let_go: bool = False, past_cache: bool = False) -> None:
+    def __init__(self, graph: CsrGraph, let_go: bool = False, past_cache: bool = False) -> None:
         self.graph, self.let_go, self.past_cache = graph, let_go, past_cache
         self.bytes = 0
         self.advance: Advance = lambda _: None
@@ -231,15 +231,15 @@ class Stream:
         return _Window(replace(self.graph, indices=indices, weights=weights[0] if weights else None), rooms)
 
 
-def windows_bytes(graph: Graph) -> int:
+def windows_bytes(graph: CsrGraph) -> int:
     """Memory for what is read past the cache, at the most."""
     return (_READ_AHEAD + 2 * cores() + 1) * _WINDOW_EDGES * sum(values.itemsize for values in _entries(graph))
 
 
-def bytes_of(graph: Graph) -> int:
+def bytes_of(graph: CsrGraph) -> int:
     """Of all entries, as they lie on the disk."""
     return sum(values.nbytes for values in _entries(graph))
 
 
-def _entries(graph: Graph) -> list[NDArray[Any]]:
+def _entries(graph: CsrGraph) -> list[NDArray[Any]]:
     return [graph.indices] if graph.weights is None else [graph.indices, graph.weights]

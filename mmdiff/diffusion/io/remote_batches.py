@@ -32,7 +32,7 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import ArrayWriter, Draft
 from mmdiff.formats.store.store import Artifact
 from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, WorkerWriter
-from mmdiff.graph.graph import Graph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.runtime.memory import available_bytes
 from mmdiff.runtime.progress import Advance
 
@@ -155,7 +155,7 @@ class Batches:
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[int, Advance], Computed]]:
-        graph = Graph.from_artifact(self.W)
+        graph = CsrGraph.from_artifact(self.W)
         # Read into memory, since kernels are compiled once more for arrays that cannot be written.
         seeds = Seeds(**{name: np.array(writer.mapped()) for name, writer in self.seeds.items()}, classes=self.classes)
         neighbors = None if self.neighbors is None else self.neighbors.mapped()
@@ -195,7 +195,7 @@ class Batches:
         return Computed(steps, entering.notes[entering.key(batch)], scores, best)
 
 
-def stream_of(graph: Graph, memory: int, limit: int) -> Stream:
+def stream_of(graph: CsrGraph, memory: int, limit: int) -> Stream:
     """The graph, beside so much memory that is needed and may be used.
 
     Its pages are given back where there is not that much left for it, and it is read past the page cache where the machine has
