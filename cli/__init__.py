@@ -1,7 +1,12 @@
-"""The command line: one file per command, each of which parses, calls the engine and shows what came of it."""
+"""The command line: one file per command, each of which parses, calls the public API and shows the result."""
+
+from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
+import mmdiff
 from mmdiff.cli import (
     build_graph,
     diffuse,
@@ -19,6 +24,7 @@ from mmdiff.cli import (
     logreg,
     plan,
     report,
+    show,
     verify,
 )
 from mmdiff.cli.errors import Commands
@@ -26,7 +32,6 @@ from mmdiff.cli.errors import Commands
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Spread a few labels over up to 10^8 embeddings, on one workstation, from disk.",
@@ -50,6 +55,23 @@ app.command("gc")(gc.command)
 app.command("doctor")(doctor.command)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        show.result(f"mmdiff {mmdiff.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Spread a few labels over up to 10^8 embeddings, on one workstation, from disk."""
+    del version
+
+
 def main() -> None:
     """The console script `mmdiff`."""
+    show.survive_any_encoding()
     app()

@@ -1,4 +1,4 @@
-"""`mmdiff doctor`: is this machine fit, and what would a bug report have to say?"""
+"""`mmdiff doctor`: whether this machine is fit, and what a bug report should say."""
 
 from __future__ import annotations
 
@@ -7,75 +7,61 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from mmdiff.doctor.checks import Check
+    from rich.text import Text
 
 UNFIT = 1
 
 Facts = dict[str, Any]
 
-_MARKS = {"ok": "[green]ok[/]", "worth knowing": "[yellow]![/]", "problem": "[red]BAD[/]"}
-_ABSENT = "[dim]-[/]"
+_MARKS = {"ok": ("ok", "green"), "worth knowing": ("!", "yellow"), "problem": ("BAD", "red")}
+_ABSENT = ("-", "dim")
 
 
-def command(store: StorePath = DEFAULT_STORE, json: AsJson = False) -> None:
-    """Look at the software, the machine and the store's disk: what a bug report should say. Takes a few seconds.
+def command(store: StorePlace = DEFAULT_STORE, json: AsJson = False) -> None:
+    """Check the software, the machine and the store's disk: what a bug report should say. Takes a few seconds.
 
     Measures the disk on a temporary file of 256 MiB beside the store. Exit code 1 if there is a problem.
     """
-    from mmdiff.doctor.checks import Verdict
-    from mmdiff.doctor.stage import as_document, examine, worst
-
-    checks = examine(store, show.progress)
+    found = open_store(store, create=True).doctor()
     if json:
-        show.as_json(as_document(checks))
+        show.as_json(found)
     else:
-        show.rich_result(table_of(checks))
-        show.result(_conclusion(checks))
-    if worst(checks) == Verdict.PROBLEM:
+        show.table(("check", "", "found"), list(rows_of(found)), header=False)
+        show.result(_conclusion(found))
+    if found["verdict"] == "problem":
         raise typer.Exit(UNFIT)
 
 
-def table_of(checks: list[Check]) -> Table:
-    """One line for each check, under the name of its group; advice stands below what it is about."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    group = ""
-    for check in checks:
-        if check.group != group:
-            if group:
-                table.add_row()
-            group = check.group
-            table.add_row(f"[bold]{group}[/]")
-        absent = check.verdict == "ok" and (check.facts.get("version", "") is None or check.facts.get("missing"))
-        table.add_row(f"  {check.name.replace('_', ' ')}", _ABSENT if absent else _MARKS[check.verdict], escape(_told(check)))
-        if check.verdict != "ok":
-            table.add_row("", "", escape(check.advice))
-    return table
+def rows_of(found: dict[str, Any]) -> list[list[str | Text]]:
+    """One line for each check, below the name of its group; advice stands below its check."""
+    rows: list[list[str | Text]] = []
+    for group, checks in found.items():
+        if group == "verdict":
+            continue
+        rows += [["", "", ""]] if rows else []
+        rows.append([show.styled(group, "bold"), "", ""])
+        for name, check in checks.items():
+            facts = {key: value for key, value in check.items() if key not in ("verdict", "advice")}
+            absent = check["verdict"] == "ok" and (facts.get("version", "") is None or facts.get("missing"))
+            mark = show.styled(*(_ABSENT if absent else _MARKS[check["verdict"]]))
+            told = _extra(facts, check["advice"]) if group == "extras" else _WORDS.get(name, _version)(facts)
+            rows.append([f"  {name.replace('_', ' ')}", mark, told])
+            if check["verdict"] != "ok":
+                rows.append(["", "", check["advice"]])
+    return rows
 
 
-def _conclusion(checks: list[Check]) -> str:
-    counts = {verdict: sum(check.verdict == verdict for check in checks) for verdict in ("problem", "worth knowing")}
-    told = [f"{counts['problem']} {'problem' if counts['problem'] == 1 else 'problems'}"] if counts["problem"] else []
-    told += [f"{counts['worth knowing']} worth knowing"] if counts["worth knowing"] else []
+def _conclusion(found: dict[str, Any]) -> str:
+    verdicts = [check["verdict"] for group, checks in found.items() if group != "verdict" for check in checks.values()]
+    problems, notable = verdicts.count("problem"), verdicts.count("worth knowing")
+    told = [text.count(problems, "problem")] if problems else []
+    told += [f"{notable} worth knowing"] if notable else []
     return "\n" + (", ".join(told) or "all is well")
-
-
-def _told(check: Check) -> str:
-    """What was found, in a few words."""
-    if check.group == "extras":
-        return _extra(check)
-    return _WORDS.get(check.name, _version)(check.facts)
 
 
 def _version(facts: Facts) -> str:
@@ -86,45 +72,39 @@ def _faiss(facts: Facts) -> str:
     return ", ".join(f"{name} {version}" for name, version in facts["distributions"].items()) or _version(facts)
 
 
-def _extra(check: Check) -> str:
-    facts = check.facts
+def _extra(facts: Facts, advice: str) -> str:
     present = ", ".join(f"{name} {version}" for name, version in facts["present"].items())
     if not facts["missing"]:
         return present
-    return (f"{present}; without {', '.join(facts['missing'])}: " if present else f"{facts['purpose']}: ") + check.advice
-
-
-def _cores(facts: Facts) -> str:
-    return f"{facts['usable']}" + (f" (limited to {facts['limit']:g})" if facts["limit"] is not None else "")
+    return (f"{present}; without {', '.join(facts['missing'])}: " if present else f"{facts['purpose']}: ") + advice
 
 
 def _memory(facts: Facts) -> str:
-    limited = " (a limit of the control group)" if facts["limit_bytes"] == facts["total_bytes"] else ""
-    return f"{show.size(facts['total_bytes'])}{limited}, {show.size(facts['available_bytes'])} available"
+    limited = " (limited by the control group)" if facts["limit_bytes"] == facts["total_bytes"] else ""
+    return f"{text.size(facts['total_bytes'])}{limited}, {text.size(facts['available_bytes'])} available"
 
 
 def _speed(facts: Facts) -> str:
     if facts["read_bytes_per_second"] is None:
         return "not measured"
-    return f"reads {show.size(facts['read_bytes_per_second'])}/s, writes {show.size(facts['write_bytes_per_second'])}/s"
+    return f"reads {text.size(facts['read_bytes_per_second'])}/s, writes {text.size(facts['write_bytes_per_second'])}/s"
 
 
 def _folder(facts: Facts) -> str:
-    found = "no store there yet" if facts["artifacts"] is None else f"{facts['artifacts']} artifacts"
+    found = "no store there yet" if facts["artifacts"] is None else text.count(facts["artifacts"], "artifact")
     return f"{facts['path']} ({found})"
 
 
 _WORDS: dict[str, Callable[[Facts], str]] = {
     "python": lambda facts: f"{facts['version']} on {facts['system']}",
     "faiss": _faiss,
-    "cores": _cores,
     "memory": _memory,
     "gpus": lambda facts: ", ".join(facts["names"]) or "none",
     "crc32c": lambda facts: "in hardware" if facts["in_hardware"] else "in pure Python",
-    "page_size": lambda facts: show.size(facts["bytes"]),
-    "maps": lambda facts: f"{facts['max_map_count']:,} (vm.max_map_count), enough for {show.size(facts['mappable_bytes'])}",
+    "page_size": lambda facts: text.size(facts["bytes"]),
+    "maps": lambda facts: f"{facts['max_map_count']:,} (vm.max_map_count), enough for {text.size(facts['mappable_bytes'])}",
     "folder": _folder,
-    "free_space": lambda facts: show.size(facts["bytes"]),
+    "free_space": lambda facts: text.size(facts["bytes"]),
     "filesystem": lambda facts: str(facts["type"]),
     "speed": _speed,
 }

@@ -1,19 +1,16 @@
-"""`mmdiff evaluate`: how good scores are."""
+"""`mmdiff evaluate`: accuracy of scores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
-from mmdiff.cli.reading import open_store
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
+from mmdiff.text import printable
 
 _TITLE_LENGTH = 24
 
@@ -31,58 +28,59 @@ def command(
         str | None,
         typer.Option(
             metavar="CLASSES",
-            help="Report these classes apart too: a file with a class number or name a line, or a list such as `3,17,21`.",
+            help="Classes to report separately too: a file with a class number or name a line, or a list such as `3,17,21`.",
         ),
     ] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Report every class.")] = False,
-    store: StorePlace = DEFAULT_PLACE,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """Compare scores with the labels of the test points: accuracy among the best K, with 95 % intervals of the bootstrap.
+    """Compare scores with the labels of the test points: accuracy among the best K, with 95 % bootstrap intervals.
 
-    Ties never count in a method's favour, and points of a class that no seed has count as misses. For scores that you name,
-    the margins between best and second are shown too, and the worst classes with what they are taken for.
+    Ties never count in favour of a method, and points of a class without seeds count as errors. For scores that you name, the
+    margins between best and second are shown too, and the worst classes with the classes they are mistaken for.
     """
-    from mmdiff.evaluation.stage import Request, evaluate
-
-    request = Request(scores or [], top or (1, 5), novel, per_class)
-    report = evaluate(open_store(store), request, show.progress)
+    found = open_store(store).evaluate(*scores or (), top=top or (1, 5), novel=novel, per_class=per_class)
     if json:
-        show.as_json(report)
+        show.as_json(found)
         return
-    for text in report["notes"]:
-        show.note(text)
-    for group in _of_the_same_points(report["scores"]):
+    for sentence in found["notes"]:
+        show.note(printable(sentence))
+    for group in _of_the_same_points(found["scores"]):
         _show_accuracies(group)
-    # Of several scores the table says enough; what goes wrong is shown for those that are named.
-    for found in report["scores"] if scores or len(report["scores"]) == 1 else []:
-        _show_mistakes(found)
+    # Several scores get one table; mistakes are shown for scores that are named.
+    for one in found["scores"] if scores or len(found["scores"]) == 1 else []:
+        _show_mistakes(one)
         if per_class:
-            _show_classes(found)
-    if not scores and len(report["scores"]) > 1:
-        show.note(f"`mmdiff evaluate {report['scores'][0]['artifact']}` shows its worst classes too.")
+            _show_classes(one)
+    if not scores and len(found["scores"]) > 1:
+        show.note(f"`mmdiff evaluate {found['scores'][0]['artifact']}` shows its worst classes too.")
 
 
-def _of_the_same_points(reports: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Reports that go into one table: those over the same points and classes."""
-    for _, group in groupby(reports, lambda report: report["test"]):
+def _of_the_same_points(evaluations: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Evaluations that go into one table: those over the same points and classes."""
+    for _, group in groupby(evaluations, lambda evaluation: evaluation["test"]):
         yield list(group)
 
 
-def _show_accuracies(reports: list[dict[str, Any]]) -> None:
-    points = reports[0]["test"]
+def _show_accuracies(evaluations: list[dict[str, Any]]) -> None:
+    points = evaluations[0]["test"]
     groups = {"all": f"{points['labelled']:,} test points, {points['classes']:,} classes"}
     if "novel" in points:
         groups["novel"] = f"{points['novel']['points']:,} of them of {points['novel']['classes']:,} novel classes"
     show.result("; ".join(groups.values()))
-    tops = list(reports[0]["planes"][0]["all"])
-    table = _table("scores", "iteration", *(f"{_title(top)} {group}" for group in groups for top in tops))
-    for report in reports:
-        for number, plane in enumerate(report["planes"]):
-            name = report["artifact"] if number == 0 else ""
-            iteration = "" if plane["iteration"] is None else str(plane["iteration"])
-            table.add_row(name, iteration, *(_figure(plane[group], top) for group in groups for top in tops))
-    show.rich_result(table)
+    tops = list(evaluations[0]["iterations"][0]["all"])
+    columns = ["scores", "iteration", *(f"{_title(top)} {group}" for group in groups for top in tops)]
+    rows = [
+        [
+            evaluation["artifact"] if number == 0 else "",
+            "" if step["iteration"] is None else str(step["iteration"]),
+            *(_figure(step[group], top) for group in groups for top in tops),
+        ]
+        for evaluation in evaluations
+        for number, step in enumerate(evaluation["iterations"])
+    ]
+    show.table(columns, rows, right=range(1, len(columns)))
 
 
 def _show_mistakes(found: dict[str, Any]) -> None:
@@ -95,21 +93,21 @@ def _show_mistakes(found: dict[str, Any]) -> None:
     show.result(f"\n{found['artifact']}\n  {'; '.join(parts)}")
     if found["undecided"]:
         show.result(f"  {found['undecided']:,} points have no single best class")
-    table = _table("  worst classes", "points", "top-1", "taken for")
+    rows = []
     for entry in found["worst"]:
         taken = "; ".join(f"{_short(mistake['class'])} ({mistake['points']})" for mistake in entry["taken_for"])
-        table.add_row(f"  {_short(entry['class'])}", str(entry["points"]), f"{entry['top1']:.1%}", taken or "-")
-    show.rich_result(table)
+        rows.append((_short(entry["class"]), str(entry["points"]), f"{entry['top1']:.1%}", taken or "-"))
+    show.table(("worst classes", "points", "top-1", "mistaken for"), rows, right=(1, 2))
 
 
 def _show_classes(found: dict[str, Any]) -> None:
     tops = [key for key in found["per_class"][0] if key.startswith("top")]
-    table = _table("  every class", "points", *map(_title, tops))
+    rows = []
     for entry in found["per_class"]:
         figures = ["-" if entry[top] is None else f"{entry[top]:.1%}" for top in tops]
         title = _short(entry["class"]) + ("" if entry["seeds"] else " (no seeds)")
-        table.add_row(f"  {title}", str(entry["points"]), *figures)
-    show.rich_result(table)
+        rows.append((title, str(entry["points"]), *figures))
+    show.table(("every class", "points", *map(_title, tops)), rows, right=range(1, 2 + len(tops)))
 
 
 def _figure(figures: dict[str, Any] | None, top: str) -> str:
@@ -127,12 +125,3 @@ def _short(title: str | None) -> str:
     if title is None:
         return "undecided"
     return title if len(title) <= _TITLE_LENGTH else title[: _TITLE_LENGTH - 3] + "..."
-
-
-def _table(*columns: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", justify="left" if number == 0 or column == "taken for" else "right")
-    return table

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
 from mmdiff.cli.errors import INTERRUPTED, fail
-from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
-from mmdiff.cli.reading import open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
+
+
+class Order(StrEnum):
+    """The order of rows and node numbers."""
+
+    user = "user"
+    internal = "internal"
 
 
 def command(
     artifact: Annotated[
-        str, typer.Argument(metavar="ARTIFACT", help="What to export, e.g. `descriptors/background`.", show_default=False)
+        str, typer.Argument(metavar="ARTIFACT", help="The artifact, e.g. `descriptors/background`.", show_default=False)
     ],
     file: Annotated[
         Path,
@@ -35,25 +43,28 @@ def command(
             show_default=False,
         ),
     ] = None,
-    store: StorePlace = DEFAULT_PLACE,
+    order: Annotated[
+        Order, typer.Option(help="Rows and node numbers of graphs and lists: as you imported them, or as they are stored.")
+    ] = Order.user,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """Write an artifact to a file that other tools read. A file that is there is replaced once the new one is whole.
+    """Write an artifact to a file that other tools read. An existing file is replaced once the new one is complete.
 
-    `.npy` and `.npz` hold arrays as they are stored: labels are rows of the artifact's own table of classes (`class_numbers`,
-    `class_names`), -1 for none. `.parquet` and `.csv` hold your ids (else row numbers), and class names (else your numbers).
+    `.npy` and `.npz` hold arrays: labels are rows of the artifact's own table of classes (`class_numbers`, `class_names`), -1
+    for none. `.parquet` and `.csv` hold your ids (else row numbers), and class names (else your numbers).
     """
-    from mmdiff.export.stage import export
-
     try:
-        outcome = export(open_store(store), artifact, file, array, show.progress)
+        summary = open_store(store).export(artifact, file, array=array, order=order.value)
     except KeyboardInterrupt:
         fail(f"interrupted. {file} is as it was before.", INTERRUPTED)
+    for sentence in summary["notes"]:
+        show.note(sentence)
     if json:
-        show.as_json(outcome.summary())
+        show.as_json(summary)
         return
-    speed = outcome.bytes / outcome.seconds
+    speed = summary["bytes"] / max(summary["seconds"], 1e-9)
     show.result(
-        f"{outcome.file}: {outcome.rows:,} rows of {outcome.artifact}, {show.size(outcome.bytes)}, "
-        f"in {show.duration(outcome.seconds)} ({show.size(speed)}/s)"
+        f"{text.printable(summary['file'])}: {text.count(summary['rows'], 'row')} of {summary['artifact']}, "
+        f"{text.size(summary['bytes'])}, in {text.duration(summary['seconds'])} ({text.size(speed)}/s)"
     )

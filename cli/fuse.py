@@ -1,4 +1,4 @@
-"""`mmdiff fuse`: two classifiers as one."""
+"""`mmdiff fuse`: late fusion of two classifiers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath, this_command
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
 
 
 def command(
-    first: Annotated[str, typer.Argument(metavar="A", help="Scores that --weight is the weight of.")] = "scores/logreg",
-    second: Annotated[str, typer.Argument(metavar="B", help="The scores that have the rest of it.")] = "scores/diffusion",
+    first: Annotated[str, typer.Argument(metavar="A", help="The scores that --weight belongs to.")] = "scores/logreg",
+    second: Annotated[str, typer.Argument(metavar="B", help="The other scores.")] = "scores/diffusion",
     weight: Annotated[float | None, typer.Option(help="0 is B alone, 1 is A alone. Default: 0.5.", show_default=False)] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Choose the weight with the best top-5 accuracy on the labelled test points.")
@@ -20,44 +21,40 @@ def command(
     iteration: Annotated[
         int | None, typer.Option(help="The iteration of the diffusion. Default: the last.", show_default=False)
     ] = None,
-    name: Annotated[str, typer.Option(help="The name of what is made: `scores/NAME`.")] = "fusion",
-    store: StorePath = DEFAULT_STORE,
+    name: Annotated[str, typer.Option(help="The result is `scores/NAME`.")] = "fusion",
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
     """Fuse a logistic regression with a diffusion: weight x log-probabilities of A + (1 - weight) x those of B.
 
     The accuracy at every weight is kept with the scores, where the test points have labels. Repeated, it does nothing.
     """
-    from mmdiff.fusion.stage import Request, fuse_scores
-
-    request = Request(first, second, weight, tune, iteration, name, this_command())
-    summary = fuse_scores(store, request, show.progress).summary()
+    fused = open_store(store).fuse(first, second, weight=weight, tune=tune, iteration=iteration, name=name)
+    summary = fused.summary
     if json:
         show.as_json(summary)
         return
-    for text in summary["notes"]:
-        show.note(text)
+    for sentence in summary["notes"]:
+        show.note(text.printable(sentence))
     facts = summary["facts"]
-    took = "unchanged" if summary["reused"] else f"in {show.duration(summary['seconds'])}"
+    took = "unchanged" if summary["reused"] else f"in {text.duration(summary['seconds'])}"
     show.result(
-        f"{summary['artifact']}: {facts['tests']:,} test points, {facts['classes']:,} classes, weight {facts['weight']:g}, "
-        f"{show.size(summary['bytes'])} on disk, {took}"
+        f"{summary['artifact']}: {text.count(facts['tests'], 'test point')}, "
+        f"{text.count(facts['classes'], 'class', 'classes')}, weight {facts['weight']:g}, "
+        f"{text.size(summary['bytes'])} on disk, {took}"
     )
     if "curve" in facts:
         _show_curve(facts)
 
 
 def _show_curve(facts: dict[str, Any]) -> None:
-    """A point for every fourth weight, and the one that is used."""
-    from rich.table import Table
-
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 2))
-    for column in ("weight", "top-1", "top-5"):
-        table.add_column(column, justify="right")
-    for number, point in enumerate(facts["curve"]):
-        used = point["weight"] == facts["weight"]
-        if number % 4 == 0 or used:
-            table.add_row(f"{point['weight']:g}{' *' if used else ''}", f"{point['top1']:.1%}", f"{point['top5']:.1%}")
-    show.rich_result(table)
+    """One line for every fourth weight, and for the one that is used."""
+    points = [(point, point["weight"] == facts["weight"]) for point in facts["curve"]]
+    rows = [
+        (f"{point['weight']:g}{' *' if used else ''}", f"{point['top1']:.1%}", f"{point['top5']:.1%}")
+        for number, (point, used) in enumerate(points)
+        if number % 4 == 0 or used
+    ]
+    show.table(("weight", "top-1", "top-5"), rows, right=(0, 1, 2))
     if facts["weight_chosen_on"]:
-        show.note(f"the weight was chosen on {facts['weight_chosen_on']}: what it reaches there, it need not reach elsewhere.")
+        show.note(f"the weight was chosen on {facts['weight_chosen_on']}, so its accuracy there is optimistically biased.")

@@ -1,4 +1,4 @@
-"""`mmdiff gc`: give back the room of what interrupted and replaced runs left."""
+"""`mmdiff gc`: remove what interrupted and replaced runs left."""
 
 from __future__ import annotations
 
@@ -6,29 +6,24 @@ from typing import Annotated
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
 
 
 def command(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    store: StorePath = DEFAULT_STORE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
     """Remove what no name leads to: drafts of interrupted runs and artifacts that were replaced. Nothing else."""
-    from mmdiff.formats.store.gc import collect, find_garbage
-    from mmdiff.formats.store.store import Store
-
-    opened = Store.open(store)
-    garbage = find_garbage(opened) if dry_run else collect(opened)
-    total = sum(item.bytes for item in garbage)
+    summary = open_store(store).gc(dry_run=dry_run)
     if json:
-        items = [{"folder": str(item.folder), "bytes": item.bytes, "why": item.why} for item in garbage]
-        show.as_json({"removed": not dry_run, "bytes": total, "items": items})
+        show.as_json(summary)
         return
-    for item in garbage:
-        show.result(f"{item.folder}: {show.size(item.bytes)}, {item.why}")
-    if not garbage:
+    for item in summary["items"]:
+        show.result(f"{text.printable(item['folder'])}: {text.size(item['bytes'])}, {item['why']}")
+    if not summary["items"]:
         show.result("nothing to remove")
     else:
-        show.result(f"{show.size(total)} {'could be freed' if dry_run else 'freed'}")
+        show.result(f"{text.size(summary['bytes'])} {'could be freed' if dry_run else 'freed'}")

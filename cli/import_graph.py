@@ -8,23 +8,17 @@ from typing import Annotated
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePath, parse_bytes, this_command
+from mmdiff.cli.build_graph import EdgeWeights, Lambda, Sigma, Weights
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePlace, open_store
 
 
 class Metric(StrEnum):
-    """What the numbers beside neighbours are."""
+    """The numbers beside neighbours."""
 
     distance = "distance"
     similarity = "similarity"
-
-
-class Weights(StrEnum):
-    """What edges weigh."""
-
-    constant = "constant"
-    gaussian = "gaussian"
-    meaningful = "meaningful"
 
 
 def command(
@@ -33,54 +27,44 @@ def command(
         typer.Argument(
             metavar="FILE",
             help="For each node the numbers of its neighbours, -1 for none (`.ivecs`, or integers in `.npy`); or a "
-            "square matrix from `scipy.sparse.save_npz` (`.npz`, CSR). Nodes are the background, then the seeds.",
+            "square matrix from `scipy.sparse.save_npz` (`.npz`, CSR). Nodes are the rows of the background in your order, "
+            "then the seeds, then the test points if they are nodes.",
             show_default=False,
         ),
     ],
     distances: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="How far each neighbour is, for --edge-weights: `.fvecs` or `.npy`.", show_default=False
+            metavar="FILE", help="Distance of each neighbour, for --edge-weights: `.fvecs` or `.npy`.", show_default=False
         ),
     ] = None,
     metric: Annotated[
         Metric, typer.Option(help="What --distances holds: Euclidean distances (not squared), or inner products.")
     ] = Metric.distance,
-    edge_weights: Annotated[Weights, typer.Option(help="What edges of lists weigh.")] = Weights.constant,
-    sigma: Annotated[float | None, typer.Option(help="Of Gaussian weights.", show_default=False)] = None,
-    lambda_: Annotated[
-        float | None, typer.Option("--lambda", help="Of weights of meaningful neighbours.", show_default=False)
-    ] = None,
+    edge_weights: EdgeWeights = Weights.constant,
+    sigma: Sigma = None,
+    lambda_: Lambda = None,
     memory: Memory = "8G",
-    store: StorePath = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
     """Import a graph that was made elsewhere, instead of building one.
 
     Lists of neighbours, and matrices that are not symmetric, are symmetrised as A + A^T; a symmetric matrix is taken as it is.
-    Interrupted, the same command continues; repeated, it does nothing.
+    If interrupted, the same command continues; repeated, it does nothing.
     """
-    from mmdiff.graph.import_graph import Request, import_graph
-
-    request = Request(
-        file=file,
-        distances=distances,
-        metric=metric.value,
-        edge_weights=edge_weights.value,
-        sigma=sigma,
-        lambda_=lambda_,
-        memory=parse_bytes("--memory", memory),
-        command=this_command(),
+    summary = open_store(store, create=True, memory=memory).import_graph(
+        file, distances=distances, metric=metric.value, edge_weights=edge_weights.value, sigma=sigma, lambda_=lambda_
     )
-    outcome = import_graph(store, request, show.progress)
-    summary = outcome.summary()
+    for sentence in summary["notes"]:
+        show.note(sentence)
     if json:
         show.as_json(summary)
-        return
-    if outcome.reused:
+    elif summary["reused"]:
         show.result(f"{summary['artifact']}: already imported, nothing to do")
-        return
-    show.result(
-        f"{summary['artifact']}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
-        f"{summary['reciprocal']:.1%} reciprocal, {show.size(summary['bytes'])} on disk, in {show.duration(outcome.seconds)}"
-    )
+    else:
+        show.result(
+            f"{summary['artifact']}: {text.count(summary['nodes'], 'node')}, {text.count(summary['edges'], 'edge')}, "
+            f"{summary['reciprocal']:.1%} reciprocal, {text.size(summary['bytes'])} on disk, "
+            f"in {text.duration(summary['seconds'])}"
+        )

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePath, this_command
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, Threads, open_store
 
 
 class Role(StrEnum):
-    """What the rows are in the paper."""
+    """The part that rows play in the paper."""
 
     background = "background"
     seeds = "seeds"
@@ -20,14 +21,14 @@ class Role(StrEnum):
 
 
 class Dtype(StrEnum):
-    """What vectors are stored as."""
+    """How vectors are stored."""
 
     float32 = "float32"
     float16 = "float16"
 
 
 class OnBad(StrEnum):
-    """What to do about rows with NaN, Inf or nothing but zeros."""
+    """How rows with NaN, Inf or only zeros are treated."""
 
     error = "error"
     drop = "drop"
@@ -44,7 +45,13 @@ def command(
             show_default=False,
         ),
     ],
-    role: Annotated[Role, typer.Option(help="What the rows are.", show_default=False)],
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="`background`: rows that labels spread over. `seeds`: labelled rows beside them. `test`: rows to classify.",
+            show_default=False,
+        ),
+    ],
     labels: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +67,7 @@ def command(
         str | None,
         typer.Option(metavar="FILE", help="Names of class numbers: `.txt` (line i is class i), `.json` or `.csv`."),
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="What vectors are stored as.")] = Dtype.float32,
+    dtype: Annotated[Dtype, typer.Option(help="How vectors are stored.")] = Dtype.float32,
     dims: Annotated[
         int | None,
         typer.Option(help="Reduce wider rows to this many dimensions by PCA (with the background: 256).", show_default=False),
@@ -69,26 +76,26 @@ def command(
     keep_raw: Annotated[
         bool | None,
         typer.Option(
-            help="Keep descriptors as they were too; logistic regression needs them. Default: for seeds and test.",
+            help="Keep the original descriptors too; logistic regression trains on them. Default: for seeds and test.",
             show_default=False,
         ),
     ] = None,
     on_bad: Annotated[OnBad, typer.Option(help="Rows with NaN, Inf or only zeros: stop, or leave them out.")] = OnBad.error,
     no_background: Annotated[
-        bool, typer.Option("--no-background", help="There is none: make the PCA from these seeds.")
+        bool, typer.Option("--no-background", help="There is none: train the PCA on these seeds.")
     ] = False,
-    store: StorePath = DEFAULT_STORE,
+    threads: Threads = None,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
     """Import embeddings as background, seeds or test points.
 
-    Rows are reduced by PCA where they are wider than --dims, and scaled to unit length. The PCA is made from the background
-    and used for all roles, so import the background first. Interrupted, the same command continues; repeated, it does nothing.
+    Rows are reduced by PCA where they are wider than --dims, and scaled to unit length. The PCA is trained on the background
+    and used for all roles, so import the background first. If interrupted, the same command continues; repeated, it does
+    nothing.
     """
-    from mmdiff.importing.stage import Request, import_descriptors
-
-    request = Request(
-        sources=sources,
+    summary = open_store(store, create=True, threads=threads).add(
+        sources,
         role=role.value,
         labels=labels,
         ids=ids,
@@ -99,26 +106,23 @@ def command(
         keep_raw=keep_raw,
         on_bad=on_bad.value,
         no_background=no_background,
-        command=this_command(),
     )
-    outcome = import_descriptors(store, request, show.progress)
-    summary = outcome.summary()
     if json:
         show.as_json(summary)
         return
-    for text in outcome.notes:
-        show.note(text)
-    if outcome.reused:
+    for sentence in summary["notes"]:
+        show.note(text.printable(sentence))
+    if summary["reused"]:
         show.result(f"{summary['artifact']}: already imported, nothing to do")
         return
-    speed = summary["input_bytes"] / outcome.seconds
+    speed = summary["input_bytes"] / max(summary["seconds"], 1e-9)
     show.result(
-        f"{summary['artifact']}: {show.shape(summary['shape'])} {summary['dtype']}, {show.size(summary['bytes'])} on disk, "
-        f"in {show.duration(outcome.seconds)} ({show.size(speed)}/s)"
+        f"{summary['artifact']}: {show.shape(summary['shape'])} {summary['dtype']}, {text.size(summary['bytes'])} on disk, "
+        f"in {text.duration(summary['seconds'])} ({text.size(speed)}/s)"
     )
-    if outcome.chunks_found:
-        show.result(f"  continued: {outcome.chunks_found} chunks were there from an interrupted run")
+    if summary["chunks_found"]:
+        show.result(f"  continued: {text.count(summary['chunks_found'], 'chunk')} kept from an interrupted run")
     if summary["classes"]:
-        show.result(f"  {summary['classes']} classes")
+        show.result(f"  {text.count(summary['classes'], 'class', 'classes')}")
     for reason, count in summary["dropped"].items():
-        show.result(f"  {count:,} rows left out: {reason.replace('_', ' ')}")
+        show.result(f"  {text.count(count, 'row')} left out: {reason.replace('_', ' ')}")

@@ -1,4 +1,4 @@
-"""`mmdiff inspect`: what lies in the store."""
+"""`mmdiff inspect`: the artifacts of the store."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
-from mmdiff.cli.reading import open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
 _VALUES_SHOWN = 6
 
@@ -23,103 +23,96 @@ def command(
     rows: Annotated[
         str | None, typer.Option(metavar="A:B", help="Show rows A to B-1 of the artifact.", show_default=False)
     ] = None,
-    store: StorePlace = DEFAULT_PLACE,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """Show the store as a tree, or one artifact in detail: what it is, what it was made from, whether that is still current."""
-    from mmdiff.formats.errors import BadOption
-    from mmdiff.inspection import stage as inspect
-
-    opened = open_store(store)
-    if rows is not None and artifact is None:
-        raise BadOption(f"--rows {rows}: of which artifact? Name it, e.g. mmdiff inspect descriptors/seeds --rows {rows}")
-    if artifact is None:
-        found = inspect.overview(opened)
-        show.as_json(found) if json else _show_overview(found)
+    """Show the store as a tree, or one artifact in detail: its content, its origin, and whether it is stale."""
+    found = open_store(store).inspect(artifact, rows=rows)
+    if json:
+        show.as_json(found["rows"] if rows is not None else found)
     elif rows is not None:
-        lines = inspect.rows(opened, artifact, rows)
-        show.as_json(list(lines)) if json else _show_rows(lines)
+        _show_rows(found["rows"])
     else:
-        found = inspect.details(opened, artifact)
-        show.as_json(found) if json else _show_details(found)
+        _show_overview(found) if artifact is None else _show_details(found)
 
 
 def _show_overview(found: dict[str, Any]) -> None:
-    table = show.table("artifact", "what", "on disk", "made", "from", "current")
-    for number, line in enumerate(found["artifacts"]):
-        last = number + 1 == len(found["artifacts"])
-        table.add_row(
-            f"{'└' if last else '├'} [bold]{line['artifact']}[/]",
+    lines = found["artifacts"]
+    rows: list[list[str | Text]] = [
+        [
+            show.styled(f"{'└' if number + 1 == len(lines) else '├'} {line['artifact']}", "bold"),
             line["what"],
-            show.size(line["bytes"]),
+            text.size(line["bytes"]),
             show.age(line["made"]),
             ", ".join(line["made_from"]),
-            f"[{'yellow' if line['stale'] else 'green'}]{_current(line)}[/]",
-        )
-    show.result(found["store"])
-    show.rich_result(table)
-    if not found["artifacts"]:
+            show.styled(_currency(line), "yellow" if line["stale"] else "green"),
+        ]
+        for number, line in enumerate(lines)
+    ]
+    show.result(text.printable(found["store"]))
+    if rows:
+        show.table(("artifact", "content", "on disk", "made", "from", "current"), rows)
+    else:
         show.result("no artifacts yet")
     for item in found["unnamed"]:
-        show.note(f"{item['folder']}: {show.size(item['bytes'])}, {item['why']}; `mmdiff gc` removes it.")
+        show.note(f"{text.printable(item['folder'])}: {text.size(item['bytes'])}, {item['why']}; `mmdiff gc` removes it.")
 
 
 def _show_details(found: dict[str, Any]) -> None:
-    show.result(f"{found['artifact']}: {found['what']}")
-    facts = show.table(header=False)
+    show.result(f"{found['artifact']}: {text.printable(found['what'])}")
     run = found["run"]
-    facts.add_row("object", f"{found['object']} (kind {found['kind']}, schema {found['schema']})")
-    facts.add_row("made", f"{show.age(found['made'])}, in {show.duration(found['seconds'])}, by: {run['command']}")
+    facts: list[tuple[str, str]] = [
+        ("object", f"{found['object']} (kind {found['kind']}, schema {found['schema']})"),
+        ("made", f"{show.age(found['made'])}, in {text.duration(found['seconds'])}, by: {run['command']}"),
+    ]
     for key, value in found["inputs"].items():
-        name = value.get("artifact") or f"{value['source']} ({show.size(value['bytes'])})"
-        facts.add_row(f"from {key}", f"{name}, {value.get('object') or value['digest']}")
-    facts.add_row("current", _current(found))
+        name = value.get("artifact") or f"{value['source']} ({text.size(value['bytes'])})"
+        facts.append((f"from {key}", f"{name}, {value.get('object') or value['digest']}"))
+    facts.append(("current", _currency(found)))
     for key, value in found["parameters"].items():
-        facts.add_row(key.replace("_", " "), f"{value:g}" if isinstance(value, float) else _plain(value))
-    for key, value in found["facts"].items():
-        facts.add_row(key.replace("_", " "), _plain(value))
-    facts.add_row("peak memory", show.size(run["peak_memory"]))
-    facts.add_row("versions", _plain(run["versions"]))
-    show.rich_result(facts)
-    arrays = show.table("array", "shape", "dtype", "chunks", "on disk")
-    for name, array in found["arrays"].items():
-        arrays.add_row(name, show.shape(array["shape"]), array["dtype"], str(array["chunks"]), show.size(array["bytes"]))
-    show.rich_result(arrays)
-    statistics = show.table(header=False)
-    _add_statistics(statistics, found["statistics"])
-    show.rich_result(statistics)
+        facts.append((key.replace("_", " "), f"{value:g}" if isinstance(value, float) else _plain(value)))
+    facts += [(key.replace("_", " "), _plain(value)) for key, value in found["facts"].items()]
+    facts.append(("peak memory", text.size(run["peak_memory"])))
+    facts.append(("versions", _plain(run["versions"])))
+    show.table(("fact", "value"), facts, header=False)
+    arrays = [
+        (name, show.shape(array["shape"]), array["dtype"], str(array["chunks"]), text.size(array["bytes"]))
+        for name, array in found["arrays"].items()
+    ]
+    show.table(("array", "shape", "dtype", "chunks", "on disk"), arrays)
+    show.table(("statistic", "value"), list(_statistics(found["statistics"])), header=False)
 
 
-def _add_statistics(table: Table, statistics: dict[str, Any]) -> None:
+def _statistics(statistics: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
     for key, value in statistics.items():
         title = key.replace("_", " ")
         if isinstance(value, dict) and "histogram" in value:
             if len(value["histogram"]) == 1:
-                table.add_row(title, f"all {value['median']:.4g}")
+                rows.append((title, f"all {value['median']:.4g}"))
                 continue
-            table.add_row(
-                title,
-                f"{value['min']:.4g} [cyan]{show.histogram(value['histogram'])}[/] {value['max']:.4g}, "
-                f"median {value['median']:.4g}, half between {value['quarter']:.4g} and {value['three_quarters']:.4g}",
-            )
+            spread = f"median {value['median']:.4g}, half between {value['quarter']:.4g} and {value['three_quarters']:.4g}"
+            bars = show.histogram(value["histogram"])
+            rows.append((title, f"{value['min']:.4g} {bars} {value['max']:.4g}, {spread}"))
         elif key == "labels":
-            _add_statistics(table, value)
+            rows += _statistics(value)
         elif isinstance(value, dict):
-            table.add_row(title, "; ".join(f"{name}: {_plain(count)}" for name, count in value.items()))
+            rows.append((title, "; ".join(f"{name}: {_plain(count)}" for name, count in value.items())))
         else:
-            table.add_row(title, _plain(value))
+            rows.append((title, _plain(value)))
+    return rows
 
 
-def _show_rows(lines: Any) -> None:
-    table = show.table("row", "id", "labels", "values")
+def _show_rows(lines: list[dict[str, Any]]) -> None:
+    rows = []
     for line in lines:
         values = " ".join(f"{value: .4f}" for value in line["values"][:_VALUES_SHOWN])
         more = " ..." if len(line["values"]) > _VALUES_SHOWN else ""
-        table.add_row(str(line["row"]), str(line["id"]), ", ".join(line["labels"]) or "-", values + more)
-    show.rich_result(table)
+        rows.append((str(line["row"]), str(line["id"]), ", ".join(line["labels"]) or "-", values + more))
+    show.table(("row", "id", "labels", "values"), rows)
 
 
-def _current(line: dict[str, Any]) -> str:
+def _currency(line: dict[str, Any]) -> str:
     if line["stale"]:
         return "no: " + "; ".join(line["stale"])
     return "yes" if not line["gone"] else f"yes ({', '.join(line['gone'])} gone)"
@@ -131,7 +124,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return f"{len(value)} entries, which --json shows"
+        return f"{len(value)} entries, shown by --json"
     if isinstance(value, float):
         return f"{value:.1%}" if 0.01 <= value < 1 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,40 +1,15 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the store that they name."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-
-def _folder(place: str | Path) -> Path:
-    """The store of a command that works in it, which has to be here."""
-    if "://" in str(place):
-        from mmdiff.formats.errors import ReadOnly
-
-        raise ReadOnly(
-            f"--store {place}: this command needs a store on this machine. Only inspect, verify, export, evaluate, "
-            f"explain and report read from a URL. Run first: mmdiff fetch {shlex.quote(str(place))} --store FOLDER"
-        )
-    return Path(place)
-
-
-StorePath = Annotated[
-    Path,
-    typer.Option(
-        "--store",
-        envvar="MMDIFF_STORE",
-        parser=_folder,
-        metavar="FOLDER",
-        help="The folder that holds the store.",
-        show_default=True,
-    ),
-]
-DEFAULT_STORE = Path("mmdiff-store")
+if TYPE_CHECKING:
+    from mmdiff import Store
 
 StorePlace = Annotated[
     str,
@@ -42,17 +17,19 @@ StorePlace = Annotated[
         "--store",
         envvar="MMDIFF_STORE",
         metavar="FOLDER|URL",
-        help="The folder that holds the store, or its URL, such as `s3://bucket/store`.",
+        help="The folder that holds the store; commands that only read also take a URL, such as `s3://bucket/store`.",
         show_default=True,
     ),
 ]
-DEFAULT_PLACE = str(DEFAULT_STORE)
+DEFAULT_STORE = "mmdiff-store"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
-
 Memory = Annotated[str, typer.Option("--memory", help="The most memory that the command may use, such as `4G` or `800M`.")]
 
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", help="The most threads to use.", show_default="all cores it may use")
+]
 
 Dask = Annotated[
     str | None,
@@ -65,19 +42,15 @@ Dask = Annotated[
 ]
 
 
-def for_workers(path: Path, dask: str | None) -> Path:
-    """A path as workers know it, wherever they were started."""
-    return path if dask is None else path.absolute()
+def open_store(
+    store: str, *, create: bool = False, memory: str = "8G", threads: int | None = None, dask: str | None = None
+) -> Store:
+    """The store of a command: progress is shown, and artifacts record the command line."""
+    import mmdiff
 
-
-def parse_bytes(option: str, text: str) -> int:
-    """`4G`, `4GiB`, `800M` or plain bytes."""
-    from mmdiff.formats.errors import BadOption
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None or float(found[1]) == 0:
-        raise BadOption(f"{option} {text}: not an amount of memory. Write it like 4G or 800M.")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    return mmdiff.open(
+        store, create=create, memory=memory, progress=True, threads=threads, dask=dask, command=this_command()
+    )
 
 
 def this_command() -> str:

@@ -1,4 +1,4 @@
-"""`mmdiff report`: the store as a page to look at."""
+"""`mmdiff report`: the store as one HTML page."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
 from mmdiff.cli.explain import Images
-from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
-from mmdiff.cli.reading import open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
 
 
 def command(
@@ -19,7 +19,7 @@ def command(
         str | None,
         typer.Option(
             metavar="CLASSES",
-            help="Report these classes apart too, as `mmdiff evaluate` does: a file, or a list.",
+            help="Classes to report separately too, as in `mmdiff evaluate`: a file, or a list.",
             show_default=False,
         ),
     ] = None,
@@ -28,21 +28,21 @@ def command(
         list[str] | None,
         typer.Option("--test", metavar="ID", help="Show the paths to this test point; may be repeated.", show_default="some"),
     ] = None,
-    store: StorePlace = DEFAULT_PLACE,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """Write one HTML page of all there is: accuracies, curves, experiments, classes, paths, and what was run.
+    """Write one HTML page with all there is: accuracies, curves, experiments, classes, paths, and how it was made.
 
-    The page needs no network: figures are in it, and thumbnails too where images are files.
+    The page is self-contained: figures are in it, and thumbnails too where images are files.
     """
-    from mmdiff.report.stage import Request, write_report
-
-    found = write_report(open_store(store), out, Request(novel, images, test or ()), show.progress)
+    found = open_store(store).report(out, novel=novel, images=images, test=test or ())
     if json:
         show.as_json(found)
         return
-    for text in found["notes"]:
-        show.note(text)
+    for sentence in found["notes"]:
+        show.note(text.printable(sentence))
+    sections = ", ".join(found["sections"])
     show.result(
-        f"{found['file']}: {show.size(found['bytes'])}, {len(found['sections'])} sections: {', '.join(found['sections'])}"
+        f"{text.printable(found['file'])}: {text.size(found['bytes'])}, "
+        f"{text.count(len(found['sections']), 'section')}: {sections}"
     )

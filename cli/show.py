@@ -1,23 +1,34 @@
-"""Showing things: results on stdout, everything else on stderr; sizes, durations, tables, bars."""
+"""Showing things: results on stdout, everything else on stderr; tables that fit the terminal, JSON, ages, histograms.
+
+Class names, ids and paths are data: they are printed as they are, never read as markup, and control characters are escaped.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+from mmdiff.text import printable
 
-    from mmdiff.runtime.progress import Advance
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def survive_any_encoding() -> None:
+    """Writes characters that the output cannot encode as escapes, instead of failing on them."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def result(text: str) -> None:
@@ -31,43 +42,60 @@ def note(text: str) -> None:
 
 
 def as_json(document: Any) -> None:
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=not unicode))
 
 
-def rich_result(renderable: RenderableType) -> None:
-    """A table or a tree on stdout; as wide as it likes to be where nobody looks at it."""
-    from rich.console import Console
+def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Sequence[int] = (), header: bool = True) -> None:
+    """A table without lines on stdout. Where the terminal is too narrow for it, each row becomes a block of lines.
 
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
-    console.print(renderable)
-
-
-def table(*columns: str, header: bool = True) -> Table:
-    """A table without lines, whose cells are never cut off."""
+    `right` are the numbers of columns that are aligned to the right.
+    """
     from rich.table import Table
 
+    cells = [[_text(cell) for cell in row] for row in rows]
     made = Table(box=None, show_header=header, header_style="dim", padding=(0, 2, 0, 0))
-    for column in columns or ("what", "value"):
-        made.add_column(column, overflow="fold")
-    return made
+    for number, column in enumerate(columns):
+        made.add_column(column, overflow="fold", justify="right" if number in right else "left")
+    for row in cells:
+        made.add_row(*row)
+    console = _console(made)
+    if console.measure(made).maximum <= console.width or len(columns) < 3:
+        console.print(made)
+    else:
+        _blocks(console, columns, cells)
 
 
-def size(count: float) -> str:
-    """Bytes, for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.2f} TiB"
+def styled(text: str, style: str) -> Text:
+    """A cell in a colour or weight, on terminals that have them."""
+    from rich.text import Text
+
+    return Text(printable(text), style)
 
 
-def duration(seconds: float) -> str:
-    """Seconds, for people."""
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+def _text(cell: str | Text) -> Text:
+    return styled(cell, "") if isinstance(cell, str) else cell
+
+
+def _blocks(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+    """Rows one below the other: the first cell, and under it each other one with its column's name."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for first, *rest in rows:
+        console.print(first, soft_wrap=True)
+        for column, cell in zip(columns[1:], rest, strict=True):
+            if cell.plain:
+                console.print(Padding(Text.assemble((f"{column}: ".lstrip(": "), "dim"), cell), (0, 0, 0, 4)))
+
+
+def _console(made: Table) -> Console:
+    """The terminal, at its width; elsewhere COLUMNS, or as wide as the table is."""
+    from rich.console import Console
+
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return Console(highlight=False)
+    return Console(width=Console(width=10_000).measure(made).maximum, highlight=False)
 
 
 def age(moment: str) -> str:
@@ -84,35 +112,6 @@ def shape(dimensions: Sequence[int]) -> str:
 
 
 def histogram(counts: Sequence[int]) -> str:
-    """Counts as a row of blocks, the largest full; what is not zero is visible."""
+    """Counts as a row of blocks, the largest full; a count that is not zero is visible."""
     largest = max(counts, default=0) or 1
     return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // largest)] for count in counts)
-
-
-@contextmanager
-def progress(what: str, total: int, unit: str) -> Iterator[Advance]:
-    """A bar on stderr with rate and time left; silent where stderr is not a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        """How fast it goes."""
-
-        def render(self, task: Task) -> Text:
-            speed = task.finished_speed or task.speed or 0
-            return Text(f"{size(speed)}/s" if unit == "bytes" else f"{speed:,.0f} {unit}/s")
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.percentage:3.0f} %"),
-        Rate(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)

@@ -1,29 +1,47 @@
 """mmdiff: out-of-core label diffusion over the k-nearest-neighbour graph of up to 10^8 embeddings.
 
-`mmdiff` computes, `mmdiff.formats` knows the disk, `mmdiff.cli` talks to people; imports point from cli to mmdiff to formats.
+Arrays in memory: `knn_graph`, `Graph`, `diffuse`, `evaluate`. On disk, in bounded memory: `open` gives a `Store`, whose methods
+do what the commands do. Results are `Scores`; problems are the exceptions in `errors`.
+
 The method is that of Douze, Szlam, Hariharan and Jegou, "Low-shot learning with large-scale diffusion", CVPR 2018.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmdiff.arrays import Graph
-    from mmdiff.diffusion.api import diffuse
+    from mmdiff import errors, text
+    from mmdiff.arrays import Graph, diffuse, evaluate, knn_graph
+    from mmdiff.results import Scores
+    from mmdiff.store import Store
+    from mmdiff.store import open_store as open  # noqa: A004
 
-__all__ = ["Graph", "__version__", "diffuse"]
+__all__ = ["Graph", "Scores", "Store", "__version__", "diffuse", "errors", "evaluate", "knn_graph", "open", "text"]
 __version__ = "0.1.0"
+
+# Where each public name is defined. They are imported on first use, so that `mmdiff --help` is quick.
+_HOMES = {
+    "Graph": "arrays.Graph",
+    "Scores": "results.Scores",
+    "Store": "store.Store",
+    "diffuse": "arrays.diffuse",
+    "errors": "errors",
+    "evaluate": "arrays.evaluate",
+    "knn_graph": "arrays.knn_graph",
+    "open": "store.open_store",
+    "text": "text",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """What needs numpy is imported when it is asked for, so that `mmdiff --help` is quick."""
-    if name == "Graph":
-        from mmdiff.arrays import Graph
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mmdiff' has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(".")
+    found = import_module(f"mmdiff.{module}")
+    return getattr(found, attribute) if attribute else found
 
-        return Graph
-    if name == "diffuse":
-        from mmdiff.diffusion.api import diffuse
 
-        return diffuse
-    raise AttributeError(f"module 'mmdiff' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,291 @@
+"""Reading a store: its artifacts and graph, and the calls that inspect, verify, export, evaluate, explain and report.
+
+`mmdiff.store.Store` adds the calls that make artifacts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmdiff.formats.errors import BadOption, Parameter, Placeholder, ReadOnly, call
+from mmdiff.formats.store.store import Artifact
+from mmdiff.formats.store.store import Store as Files
+from mmdiff.kinds import KINDS
+from mmdiff.results import Evaluation, Summary
+from mmdiff.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from mmdiff.arrays import Graph
+
+
+class StoreReader:
+    """The part of `Store` that leaves its artifacts as they are."""
+
+    def __init__(self, files: Files, progress: Progress) -> None:
+        self._files, self._progress = files, progress
+
+    @property
+    def path(self) -> Path:
+        """The folder of the store; of a remote store, the folder that caches it."""
+        return self._files.path
+
+    def names(self) -> list[str]:
+        """The names of all artifacts, in the order in which the stages make them."""
+        return self._files.names() if self._exists else []
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names()
+
+    def __getitem__(self, name: str) -> Artifact:
+        return self._open().open_artifact(name)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph, memory-mapped, in the user's row order: background, then seeds, then test points where they are nodes."""
+        from mmdiff.arrays import Graph
+        from mmdiff.graph.graph import NAME, CsrGraph
+
+        return Graph(CsrGraph.from_artifact(self[NAME]))
+
+    def __repr__(self) -> str:
+        return f"Store({str(self._files)!r}, {', '.join(self.names()) or 'no artifacts yet'})"
+
+    def inspect(self, artifact: str | None = None, *, rows: str | None = None) -> Summary:
+        """Describes the store, or one artifact in detail: its content, its origin, and whether it is stale.
+
+        Args:
+            artifact: its name, such as "graph/W"; None describes the whole store.
+            rows: "A:B" gives rows A to B-1 of descriptors, with ids and labels, as the list `rows`.
+
+        Returns:
+            A dict: for the store `artifacts`, one entry each, and `unnamed`, what `gc` would remove.
+
+        >>> import mmdiff, numpy as np, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = mmdiff.open(folder + "/store", create=True)
+        ...     _ = store.add(np.eye(4))
+        ...     store.inspect("descriptors/background")["what"]
+        '4 x 4 float32'
+        """
+        from mmdiff.inspection import stage
+
+        if rows is not None and artifact is None:
+            raise BadOption(Parameter("rows", rows), ": rows of one artifact are shown. Name it too, e.g. descriptors/seeds.")
+        files = self._open()
+        if artifact is None:
+            return Summary(stage.overview(files, KINDS))
+        if rows is not None:
+            return Summary(artifact=artifact, rows=list(stage.rows(files, artifact, rows)))
+        return Summary(stage.details(files, artifact, KINDS))
+
+    def verify(self, artifact: str | None = None) -> Summary:
+        """Checks every byte: checksums, sizes, missing and surplus files, index ranges, offsets.
+
+        Args:
+            artifact: only this one; None checks the whole store.
+
+        Returns:
+            A dict with `ok`, and `problems`, each with the artifact, array and chunk, what is wrong and what to do.
+
+        >>> import mmdiff, numpy as np, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = mmdiff.open(folder + "/store", create=True)
+        ...     _ = store.add(np.eye(4))
+        ...     store.verify()["ok"]
+        True
+        """
+        from mmdiff.formats.store.verify import bytes_to_read, verify, verify_frame
+
+        files = self._open()
+        names = [artifact] if artifact else files.names()
+        files.bring(names)
+        total, start = bytes_to_read(files, names), time.perf_counter()
+        with self._progress("verifying", total, "bytes") as advance:
+            problems = list(verify(files, names, KINDS, advance))
+            if artifact is None:
+                problems += verify_frame(files)
+        return Summary(
+            ok=not problems,
+            artifacts=names,
+            bytes=total,
+            seconds=time.perf_counter() - start,
+            problems=[problem.to_json() for problem in problems],
+        )
+
+    def gc(self, *, dry_run: bool = False) -> Summary:
+        """Removes what no name leads to: drafts of interrupted runs and artifacts that were replaced.
+
+        Args:
+            dry_run: only list it.
+
+        Returns:
+            A dict with `items`, each a folder with its bytes and why it can go, and their `bytes` together.
+
+        >>> import mmdiff, numpy as np, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = mmdiff.open(folder + "/store", create=True)
+        ...     _ = store.add(np.eye(4)), store.add(np.eye(5))
+        ...     len(store.gc(dry_run=True)["items"])
+        2
+        """
+        from mmdiff.formats.store.gc import collect, find_garbage
+
+        files = self._writable()
+        garbage = find_garbage(files) if dry_run else collect(files)
+        items = [{"folder": str(item.folder), "bytes": item.bytes, "why": item.why} for item in garbage]
+        return Summary(removed=not dry_run, bytes=sum(item.bytes for item in garbage), items=items)
+
+    def export(self, artifact: str, file: str | Path, *, array: str | None = None, order: str = "user") -> Summary:
+        """Writes an artifact to a file that other tools read; an existing file is replaced once the new one is complete.
+
+        Args:
+            artifact: its name, such as "descriptors/background", "graph/W" or "scores/diffusion".
+            file: the file; its ending says the format: .npy, .npz (of a graph: W for scipy.sparse.load_npz), .parquet, .csv,
+                .safetensors (models).
+            array: only this array, such as "raw" or "labels".
+            order: "user" writes rows and node numbers in the user's order, "internal" as they are stored.
+
+        Returns:
+            A dict with the file, its rows, bytes and seconds, and notes.
+
+        >>> import mmdiff, numpy as np, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = mmdiff.open(folder + "/store", create=True)
+        ...     _ = store.add(np.eye(4))
+        ...     _ = store.export("descriptors/background", folder + "/x.npy")
+        ...     np.load(folder + "/x.npy").shape
+        (4, 4)
+        """
+        from mmdiff.export.stage import export
+
+        return Summary(export(self._open(), artifact, Path(file), KINDS, array, self._progress, order=order).summary())
+
+    def evaluate(
+        self, *scores: str, top: Sequence[int] = (1, 5), novel: str | None = None, per_class: bool = False
+    ) -> Evaluation:
+        """Compares scores with the labels of the test points: accuracy among the best k, with 95 % bootstrap intervals.
+
+        Ties never count in favour of a method, and test points of a class without seeds count as errors.
+
+        Args:
+            scores: names such as "scores/diffusion"; none evaluates all scores of the store.
+            top: the values of k.
+            novel: classes to report separately too: a comma-separated string, or a file with a class a line.
+            per_class: report every class.
+
+        Returns:
+            A dict that prints as a table: `scores`, one entry each with `iterations`, `worst` classes, margins; and `notes`.
+
+        >>> import mmdiff, numpy as np, tempfile
+        >>> X, y = np.random.default_rng(0).normal(size=(60, 8)) + 4 * np.arange(2).repeat(30)[:, None], np.arange(2).repeat(30)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = mmdiff.open(folder + "/store", create=True)
+        ...     _ = store.add(X, labels=y), store.add(X + 0.1, role="test", labels=y), store.build_graph(k=8)
+        ...     _ = store.diffuse(iterations=1, keep_scores="last")
+        ...     print(store.evaluate(top=(1,)))
+        scores/diffusion, iteration 1, 60 test points: top-1 100.0 % (100.0 to 100.0)
+        """
+        from mmdiff.evaluation.stage import Request, evaluate
+
+        request = Request(scores, top, novel, per_class)
+        return Evaluation(evaluate(self._open(), request, self._progress))
+
+    def explain(
+        self,
+        test: Any,
+        *,
+        class_: Any = None,
+        scores: str = "diffusion",
+        labels: str | None = None,
+        images: str | None = None,
+    ) -> Summary:
+        """The path on which a label came from a seed to a test point: back from the point, the largest term each time.
+
+        Args:
+            test: the id of the test point.
+            class_: a class by name or number; None explains the true and the predicted one.
+            scores: the diffusion to explain.
+            labels: the file that the diffusion got its labels from, if any.
+            images: a folder with an image for each id, or a path or URL with {id} in it.
+
+        Returns:
+            A dict with the test point, and `paths`, each with its steps from the seed on.
+
+        >>> import mmdiff, numpy as np, tempfile
+        >>> X, y = np.random.default_rng(0).normal(size=(60, 8)) + 4 * np.arange(2).repeat(30)[:, None], np.arange(2).repeat(30)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = mmdiff.open(folder + "/store", create=True)
+        ...     _ = store.add(X, labels=y), store.add(X + 0.1, role="test", ids=np.arange(60) + 500), store.build_graph(k=8)
+        ...     _ = store.diffuse(iterations=1)
+        ...     store.explain(500)["test"]["predicted"]
+        '0'
+        """
+        from mmdiff.explain.stage import Request, explain
+
+        chosen = None if class_ is None else str(class_)
+        return Summary(explain(self._open(), Request(str(test), chosen, scores, labels, images)))
+
+    def report(
+        self, out: str | Path = "report.html", *, novel: str | None = None, images: str | None = None, test: Sequence[Any] = ()
+    ) -> Summary:
+        """Writes one self-contained HTML page: accuracies, curves, experiments, classes, paths, and how artifacts were made.
+
+        Args:
+            out: the file.
+            novel: classes to report separately too, as in `evaluate`.
+            images: a folder with an image for each id, or a path or URL with {id} in it.
+            test: ids of test points whose paths are shown; none shows some.
+
+        Returns:
+            A dict with the file, its bytes and sections, and notes.
+
+        >>> import mmdiff, numpy as np, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = mmdiff.open(folder + "/store", create=True)
+        ...     _ = store.add(np.eye(4))
+        ...     store.report(folder + "/report.html")["bytes"] > 1000
+        True
+        """
+        from mmdiff.report.stage import Request, write_report
+
+        request = Request(novel, images, [str(each) for each in test])
+        return Summary(write_report(self._open(), Path(out), request, self._progress))
+
+    def doctor(self) -> Summary:
+        """Checks the software, the machine and the disk of the store: what a bug report should say. Takes seconds.
+
+        Returns:
+            A dict with `verdict` ("ok", "worth knowing" or "problem") and `checks`, each with its facts and advice.
+
+        >>> import mmdiff, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     "checks" in mmdiff.open(folder + "/store", create=True).doctor()
+        True
+        """
+        from mmdiff.doctor.stage import as_document, examine
+
+        return Summary(as_document(examine(self.path, self._progress)))
+
+    @property
+    def _exists(self) -> bool:
+        return type(self._files) is not Files or self.path.exists()
+
+    def _open(self) -> Files:
+        """The files of a store that must be there."""
+        return self._files if type(self._files) is not Files else Files.open(self.path)
+
+    def _writable(self, create: bool = False) -> Files:
+        """The files of a store that this process may change."""
+        if type(self._files) is not Files:
+            raise ReadOnly(
+                f"{self._files}: a remote store can only be read. Copy it to a folder first: ",
+                call("fetch", str(self._files), store=Placeholder("FOLDER")),
+            )
+        return self._files if create else self._open()
