@@ -156,11 +156,11 @@ class BadOption(InputError):
 class MissingExtra(InputError, ImportError):
     """An optional dependency that is not installed."""
 
-    def __init__(self, module: str, extra: str, needed_for: str) -> None:
-        super().__init__(f"{needed_for} needs {module}, which is not installed. Run: pip install 'mmdiff[{extra}]'")
-        self._given = (module, extra, needed_for)
+    def __init__(self, package: str, extra: str, purpose: Part) -> None:
+        super().__init__(purpose, f" needs {package}, which is not installed. Run: pip install 'mmdiff[{extra}]'")
+        self._given = (package, extra, purpose)
 
-    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, Part]]:
         return MissingExtra, self._given
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from mmdiff.formats.errors import BadOption, Corrupt, Missing, MissingExtra, StoreError, Unreachable
+from mmdiff.formats.errors import BadOption, Corrupt, Missing, StoreError, Unreachable
+from mmdiff.formats.extras import load
 from mmdiff.formats.store.manifest import Manifest, id_of, is_object_name, object_id
 from mmdiff.formats.store.store import NAMESPACES, check_mark, check_name, is_name
 
@@ -154,15 +155,13 @@ def _file_system(url: str, **options: Any) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
     if not is_url(url):
         raise BadOption(f"{url}: not a URL. Write it like s3://bucket/store, or file:///path/to/store for a folder.")
-    try:
-        import fsspec
-    except ImportError:
-        raise MissingExtra("fsspec", "s3", f"Reading {scheme}://") from None
+    purpose = f"reading {scheme}://"
+    fsspec = load("fsspec", purpose)
+    if scheme in ("s3", "s3a"):
+        load("s3fs", purpose)
     try:
         files, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
-        if scheme in ("s3", "s3a"):
-            raise MissingExtra("s3fs", "s3", f"Reading {scheme}://") from None
         raise BadOption(f"{_shown(url)}: {_first_line(error)}") from None
     except ValueError as error:
         if "Protocol not known" in str(error):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.extras import import_extra
+from mmdiff.formats.extras import load
 from mmdiff.formats.sources.base import Column
 from mmdiff.formats.sources.columns.integers import int64_or_strings, integers_or_strings, whole_numbers
 from mmdiff.formats.sources.parquet import open_parquet
@@ -34,8 +34,8 @@ class _Reader:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.pa = import_extra("pyarrow", name)
-        self.pc = import_extra("pyarrow.compute", name)
+        self.pa = load("pyarrow", f"reading {name}")
+        self.pc = load("pyarrow.compute", f"reading {name}")
 
     def column(self, chunked: Any) -> Column:
         if len(chunked) == 0:
