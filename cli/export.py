@@ -44,9 +44,10 @@ def command(
     `class_names`), -1 for none. `.parquet` and `.csv` hold your ids (else row numbers), and class names (else your numbers).
     """
     from mmdiff.export.stage import export
+    from mmdiff.kinds import KINDS
 
     try:
-        outcome = export(open_store(store), artifact, file, array, show.progress)
+        outcome = export(open_store(store), artifact, file, array, show.progress, kinds=KINDS)
     except KeyboardInterrupt:
         fail(f"interrupted. {file} is as it was before.", INTERRUPTED)
     if json:

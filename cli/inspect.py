@@ -29,18 +29,19 @@ def command(
     """Show the store as a tree, or one artifact in detail: what it is, what it was made from, whether that is still current."""
     from mmdiff.formats.errors import BadOption
     from mmdiff.inspection import stage as inspect
+    from mmdiff.kinds import KINDS
 
     opened = open_store(store)
     if rows is not None and artifact is None:
         raise BadOption(f"--rows {rows}: of which artifact? Name it, e.g. mmdiff inspect descriptors/seeds --rows {rows}")
     if artifact is None:
-        found = inspect.overview(opened)
+        found = inspect.overview(opened, KINDS)
         show.as_json(found) if json else _show_overview(found)
     elif rows is not None:
         lines = inspect.rows(opened, artifact, rows)
         show.as_json(list(lines)) if json else _show_rows(lines)
     else:
-        found = inspect.details(opened, artifact)
+        found = inspect.details(opened, artifact, KINDS)
         show.as_json(found) if json else _show_details(found)
 
 

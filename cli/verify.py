@@ -27,6 +27,7 @@ def command(
     import time
 
     from mmdiff.formats.store.verify import bytes_to_read, verify, verify_frame
+    from mmdiff.kinds import KINDS
 
     opened = open_store(store)
     names = [artifact] if artifact else opened.names()
@@ -34,7 +35,7 @@ def command(
     total = bytes_to_read(opened, names)
     start = time.perf_counter()
     with show.progress("verifying", total, "bytes") as advance:
-        problems = list(verify(opened, names, advance))
+        problems = list(verify(opened, names, KINDS, advance))
         if artifact is None:
             problems += verify_frame(opened)
     seconds = time.perf_counter() - start

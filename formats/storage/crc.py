@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-Advance = Callable[[int], None]
+from mmdiff.formats.progress import Advance
 
 TAIL_BYTES = 4
 

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadOption, Corrupt, Missing
+from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.storage.crc import TAIL_BYTES, Advance, crc32c_of_file, tail
+from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
 from mmdiff.formats.storage.mapping import map_chunks
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import (
