@@ -28,7 +28,7 @@ line spells the same parts `--k 0` and `mmdiff build-graph --k 30`. So no code o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -204,9 +204,15 @@ class ClusterError(MmdiffError, RuntimeError):
     """Dask workers that are lost, or cannot do what is asked of them. Finished work is kept."""
 
 
+def did_you_mean(value: str, choices: Iterable[str]) -> str:
+    """The sentence "Did you mean X? " for the nearest of the choices, in upper or lower case; empty where none is near."""
+    spelled = {choice.lower(): choice for choice in choices}
+    near = get_close_matches(value.lower(), spelled, 1)
+    return f"Did you mean {spelled[near[0]]}? " if near else ""
+
+
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Refuses a value that is not among the choices, with the one that was probably meant."""
+    """Refuses a value that is not among the choices, and suggests the nearest one."""
     if value not in choices:
-        near = get_close_matches(str(value), choices, 1)
-        guess = f"Did you mean {near[0]}? " if near else ""
+        guess = did_you_mean(str(value), choices)
         raise BadOption(Parameter(name, value), f": not one of the choices. {guess}Choose from {', '.join(choices)}.")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from mmdiff.formats.errors import BadOption, Corrupt, Missing, StoreError, Unreachable
+from mmdiff.formats.errors import BadOption, Corrupt, Missing, Parameter, StoreError, Unreachable
 from mmdiff.formats.extras import load
 from mmdiff.formats.store.manifest import Manifest, id_of, is_object_name, object_id
-from mmdiff.formats.store.store import NAMESPACES, check_mark, check_name, is_name
+from mmdiff.formats.store.store import NAMESPACES, check_mark, check_name, is_name, missing_artifact
 
 # No metadata is larger: a manifest needs some ten bytes for each chunk of 64 MiB.
 _METADATA_BYTES = 256 << 20
@@ -66,7 +66,7 @@ class Remote:
         """The artifact of that name; None if the store does not have it."""
         if name not in self._published:
             try:
-                text = self.read(f"{check_name(name)}/zarr.json")
+                text = self.read(f"{check_name(name, lambda: self.names)}/zarr.json")
             except Missing:
                 self._published[name] = None
             else:
@@ -76,8 +76,7 @@ class Remote:
     def artifact(self, name: str) -> Published:
         found = self.find(name)
         if found is None:
-            known = ", ".join(self.names) or "nothing that the server lists"
-            raise Missing(f"{name}: not in the store {self.url}. It holds: {known}.")
+            raise missing_artifact(name, self.url, self.names, "nothing that the server lists")
         return found
 
     def run_text(self, name: str) -> bytes:
@@ -154,7 +153,9 @@ def _file_system(url: str, **options: Any) -> tuple[Any, str]:
     """What reads the files of a URL, and where they are in it. Listings and connections are not kept from earlier uses."""
     scheme = url.partition("://")[0]
     if not is_url(url):
-        raise BadOption(f"{url}: not a URL. Write it like s3://bucket/store, or file:///path/to/store for a folder.")
+        raise BadOption(
+            Parameter("url", url), ": not a URL. Write it like s3://bucket/store, or file:///path/to/store for a folder."
+        )
     purpose = f"reading {scheme}://"
     fsspec = load("fsspec", purpose)
     if scheme in ("s3", "s3a"):

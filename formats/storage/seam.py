@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import DiskFull
+from mmdiff.formats.errors import DiskFull, call
 from mmdiff.formats.storage.arrays import PAGE_BYTES
 from mmdiff.formats.storage.direct import past_the_cache, whole_pages
 
@@ -262,6 +262,7 @@ def _room_for(path: Path) -> Iterator[None]:
         if error.errno not in _NO_ROOM:
             raise
         raise DiskFull(
-            f"{path}: the disk is full ({free_bytes(path.parent):,} bytes free). What is finished is kept: "
-            "make room (`mmdiff gc` may help) and run the same command again."
+            f"{path}: the disk is full ({free_bytes(path.parent):,} bytes free). Finished work is kept: make room (",
+            call("gc"),
+            " may help) and run the same command again.",
         ) from None
