@@ -269,7 +269,7 @@ class Publication:
         for folder in sorted(self.store.objects.glob(f"{recipe.kind}-*")):
             with suppress(Corrupt):
                 artifact = self.store.open_object(f"objects/{folder.name}", folder.name)
-                same = artifact.manifest.follows(recipe) and artifact.run.get("witness") == recipe.witness
+                same = artifact.manifest.follows(recipe) and artifact.run.get("witness") == recipe.source_fingerprints
                 if same and not any(problems_of_files(artifact)):
                     return artifact
         return None
@@ -282,7 +282,7 @@ class Publication:
     def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
         """Makes a finished draft an object, which has no name yet."""
         self._mark(self.store.objects, self._work(draft.name))
-        object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.witness})
+        object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.source_fingerprints})
         self._unnamed[draft.name] = self.store.objects / object_name
         return self.store.open_object(draft.name, object_name)
 

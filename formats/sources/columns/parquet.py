@@ -43,7 +43,7 @@ class _Reader:
         if not hasattr(chunked.type, "value_field"):
             return Column(self._values(chunked))
         lengths = self.pc.fill_null(self.pc.list_value_length(chunked), 0).to_numpy().astype(np.int64)
-        return _padded(self._values(self.pc.list_flatten(chunked)), lengths)
+        return Column.of_lists(self._values(self.pc.list_flatten(chunked)), lengths)
 
     def _values(self, chunked: Any) -> NDArray[np.int64] | Strings:
         types = self.pa.types
@@ -72,19 +72,3 @@ class _Reader:
         offsets = np.frombuffer(offset_buffer, np.int64)[joined.offset : joined.offset + len(joined) + 1]
         utf8 = np.frombuffer(byte_buffer, np.uint8)[offsets[0] : offsets[-1]]
         return integers_or_strings(Strings(offsets - offsets[0], utf8))
-
-
-def _padded(values: NDArray[np.int64] | Strings, lengths: NDArray[np.int64]) -> Column:
-    """Lists of different lengths as rows of one length."""
-    per_row = max(1, int(lengths.max()))
-    filled = np.arange(per_row) < lengths[:, None]
-    if isinstance(values, Strings):
-        # Empty strings take no bytes, so that padding only repeats offsets.
-        sizes = np.zeros(filled.shape, np.int64)
-        sizes[filled] = np.diff(values.offsets)
-        offsets = np.zeros(sizes.size + 1, np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        return Column(Strings(offsets, values.utf8), per_row)
-    padded = np.full(filled.shape, -1, np.int64)
-    padded[filled] = values
-    return Column(padded.reshape(-1), per_row)
