@@ -1,41 +1,41 @@
-"""Everything that can go wrong, as one tree; a message is a sentence that ends in what to do.
+"""All errors of mmdiff, as one tree. A message is a sentence that ends in what to do.
 
 MmdiffError
   x InputError (ValueError)       the user's file or parameter
-      - UnreadableSource          not the format it says it is: truncated, pickled, of an unknown dtype
+      - UnreadableSource          a file or array that cannot be read: truncated, pickled, of an unknown dtype
       - BadRow                    NaN, Inf or all zero
-      - WidthMismatch             rows of another width than the rest
-      - CountMismatch             labels or ids that do not match the rows
+      - WidthMismatch             rows of different widths
+      - CountMismatch             labels or ids whose number is not that of the rows
       - DuplicateIds              one id for two rows
       - BadLabels                 labels or class names that contradict each other
-      - BadOption                 a parameter that cannot be obeyed
+      - BadOption                 a parameter with an impossible value
       - MissingExtra (ImportError)  an optional dependency; the message is the line that installs it
-  x StoreError (OSError)          what lies on disk
+  x StoreError (OSError)          the store on disk
       - Missing                   no such store or artifact (yet)
       - Corrupt                   damaged, or not written by mmdiff
-      - Stale                     made from something that has changed since
+      - Stale                     made from inputs that have changed since
       - Locked                    another run is writing it
-      - DiskFull                  no room for what is to be written
-      - Unreachable               a remote store that does not answer, or refuses access
+      - DiskFull                  not enough disk space
+      - Unreachable               a remote store that does not answer or refuses access
       - ReadOnly                  an attempt to write to a remote store
-  x ClusterError (RuntimeError)   Dask workers that are lost, or cannot do what is asked of them
+  x ClusterError (RuntimeError)   Dask workers that are lost, or cannot do their work
 
 Each error is also the builtin in brackets, so that callers may catch either.
 
 A message is made of parts: text, `Parameter` and `Call`. In Python they read `k=0` and `store.build_graph(k=30)`; the command
-line spells the same parts `--k 0` and `mmdiff build-graph --k 30`. So no code outside `cli/` spells an option.
+line spells the same parts `--k 0` and `mmdiff build-graph --k 30`. Code outside `cli/` never spells an option.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 
 class Placeholder(str):
-    """Stands for what the user fills in, such as FILE; unlike a string value it is written without quotes."""
+    """A value that the user fills in, such as FILE; it is written without the quotes of a string."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ _NO_VALUE = Placeholder("")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the public API in a message, with the value it has or should have; by itself it is only named."""
+    """A parameter of the public API in a message, with the value it has or should have; without a value, only its name."""
 
     name: str
     value: Any = _NO_VALUE
@@ -63,13 +63,13 @@ class Parameter:
         return f"{self.name}={self.value!r}" if self.has_value else self.name
 
     def __reduce__(self) -> tuple[type[Parameter], tuple[Any, ...]]:
-        """An unpickled `_NO_VALUE` would be another object, and so be taken for a value."""
+        """Leaves `_NO_VALUE` out: unpickled, it would be another object and so look like a value."""
         return Parameter, (self.name, self.value) if self.has_value else (self.name,)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a `Store` method, as advice in a message: the command of the same purpose on the command line."""
+    """A call of a `Store` method, as advice in a message. The command line shows the corresponding command."""
 
     method: str
     arguments: tuple[Any, ...] = ()
@@ -89,17 +89,17 @@ Part = str | Parameter | Call
 
 
 class MmdiffError(Exception):
-    """Anything that mmdiff refuses to do, with the reason."""
+    """Base of all errors of mmdiff."""
 
     exit_code = 2
 
     def __init__(self, *parts: Part) -> None:
-        # One argument only: OSError would take several for an error number, its text and a file name.
+        # OSError would read several arguments as an error number, its text and a file name.
         super().__init__("".join(map(str, parts)))
         self.parts = parts
 
     def __reduce__(self) -> tuple[type[MmdiffError], tuple[Any, ...]]:
-        """An error that comes from another process keeps its parts."""
+        """Keeps the parts when the error is sent to another process."""
         return type(self), self.parts
 
     def __str__(self) -> str:
@@ -111,22 +111,22 @@ class MmdiffError(Exception):
 
     @property
     def parameter(self) -> str | None:
-        """The name of the parameter that the message is about, where it begins with one."""
+        """The name of the parameter that the message begins with; None if it begins with text."""
         return self.parts[0].name if self.parts and isinstance(self.parts[0], Parameter) else None
 
     @property
     def value(self) -> Any:
-        """The value of that parameter."""
+        """The value of the parameter that the message begins with."""
         first = self.parts[0] if self.parts else None
         return first.value if isinstance(first, Parameter) and first.has_value else None
 
 
 class InputError(MmdiffError, ValueError):
-    """The user's file or parameter."""
+    """A problem with the user's file or parameter."""
 
 
 class UnreadableSource(InputError):
-    """A file that is not the format it says it is."""
+    """A file or array that cannot be read."""
 
 
 class BadRow(InputError):
@@ -134,7 +134,7 @@ class BadRow(InputError):
 
 
 class WidthMismatch(InputError):
-    """Rows of another width than the rest."""
+    """Rows of different widths."""
 
 
 class CountMismatch(InputError):
@@ -150,22 +150,22 @@ class BadLabels(InputError):
 
 
 class BadOption(InputError):
-    """A parameter that cannot be obeyed."""
+    """A parameter with an impossible value."""
 
 
 class MissingExtra(InputError, ImportError):
     """An optional dependency that is not installed."""
 
-    def __init__(self, module: str, extra: str, needed_for: str) -> None:
-        super().__init__(f"{needed_for} needs {module}, which is not installed. Run: pip install 'mmdiff[{extra}]'")
-        self._given = (module, extra, needed_for)
+    def __init__(self, package: str, extra: str, purpose: Part) -> None:
+        super().__init__(purpose, f" needs {package}, which is not installed. Run: pip install 'mmdiff[{extra}]'")
+        self._given = (package, extra, purpose)
 
-    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, Part]]:
         return MissingExtra, self._given
 
 
 class StoreError(MmdiffError, OSError):
-    """What lies on disk."""
+    """A problem with the store on disk."""
 
 
 class Missing(StoreError):
@@ -179,7 +179,7 @@ class Corrupt(StoreError):
 
 
 class Stale(StoreError):
-    """Made from something that has changed since."""
+    """Made from inputs that have changed since."""
 
 
 class Locked(StoreError):
@@ -187,13 +187,13 @@ class Locked(StoreError):
 
 
 class DiskFull(StoreError):
-    """No room for what is to be written."""
+    """Not enough disk space."""
 
     exit_code = 1
 
 
 class Unreachable(StoreError):
-    """A remote store that does not answer, or refuses access."""
+    """A remote store that does not answer or refuses access."""
 
 
 class ReadOnly(StoreError):
@@ -201,12 +201,18 @@ class ReadOnly(StoreError):
 
 
 class ClusterError(MmdiffError, RuntimeError):
-    """Dask workers that are lost, or cannot do what is asked of them. Finished work is kept."""
+    """Dask workers that are lost, or cannot do their work. Finished work is kept."""
+
+
+def did_you_mean(value: str, choices: Iterable[str]) -> str:
+    """The sentence "Did you mean X? " for the nearest of the choices, in upper or lower case; empty where none is near."""
+    spelled = {choice.lower(): choice for choice in choices}
+    near = get_close_matches(value.lower(), spelled, 1)
+    return f"Did you mean {spelled[near[0]]}? " if near else ""
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Refuses a value that is not among the choices, with the one that was probably meant."""
+    """Refuses a value that is not among the choices, and suggests the nearest one."""
     if value not in choices:
-        near = get_close_matches(str(value), choices, 1)
-        guess = f"Did you mean {near[0]}? " if near else ""
+        guess = did_you_mean(str(value), choices)
         raise BadOption(Parameter(name, value), f": not one of the choices. {guess}Choose from {', '.join(choices)}.")

@@ -1,18 +1,36 @@
-"""Optional dependencies, imported where they are needed."""
+"""Optional dependencies, imported on first use. A missing one is reported with the line that installs it."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-from mmdiff.formats.errors import MissingExtra
+from mmdiff.formats.errors import MissingExtra, Part
+
+# The extra of mmdiff that installs each top-level module.
+EXTRAS = {
+    "pyarrow": "files",
+    "h5py": "files",
+    "faiss": "cpu",
+    "torch": "torch",
+    "safetensors": "torch",
+    "distributed": "dask",
+    "dask": "dask",
+    "fsspec": "s3",
+    "s3fs": "s3",
+    "PIL": "report",
+    "sklearn": "sklearn",
+}
+# Modules whose package has another name.
+_PACKAGES = {"PIL": "Pillow", "sklearn": "scikit-learn"}
 
 
-def import_extra(module: str, name: str) -> Any:
-    """A module of the extra `files`, which reading the file `name` needs."""
-    package = module.partition(".")[0]
+def load(module: str, purpose: Part) -> Any:
+    """Imports an optional module; `purpose` begins the message where it is not installed: "writing .parquet needs ..."."""
+    top_level = module.partition(".")[0]
     try:
-        import_module(package)
+        # A submodule that is loaded already would hide that its package is missing.
+        import_module(top_level)
         return import_module(module)
     except ImportError as error:
-        raise MissingExtra(package, "files", f"reading {name}") from error
+        raise MissingExtra(_PACKAGES.get(top_level, top_level), EXTRAS[top_level], purpose) from error

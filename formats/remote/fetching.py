@@ -14,22 +14,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mmdiff.formats.errors import Corrupt, Missing, Unreachable
+from mmdiff.formats.progress import Advance, Progress
 from mmdiff.formats.remote.remote import Published, Remote
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.storage.crc import Advance, crc32c, tail
+from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.store.manifest import Json, Recipe, parse_run
 from mmdiff.formats.store.publish import ArrayWriter, Publication
 from mmdiff.formats.store.store import Artifact, Store, open_chunk
-
-Progress = Callable[[str, int, str], AbstractContextManager[Advance]]
 
 # Chunks on their way at once, and how much of each is asked for at a time: so many bytes are in memory.
 FLIGHTS = 8

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from mmdiff.formats.errors import BadOption, Corrupt, Missing, MissingExtra, StoreError, Unreachable
+from mmdiff.formats.errors import BadOption, Corrupt, Missing, Parameter, StoreError, Unreachable
+from mmdiff.formats.extras import load
 from mmdiff.formats.store.manifest import Manifest, id_of, is_object_name, object_id
-from mmdiff.formats.store.store import NAMESPACES, check_mark, check_name, is_name
+from mmdiff.formats.store.store import NAMESPACES, check_mark, check_name, is_name, missing_artifact
 
 # No metadata is larger: a manifest needs some ten bytes for each chunk of 64 MiB.
 _METADATA_BYTES = 256 << 20
@@ -65,7 +66,7 @@ class Remote:
         """The artifact of that name; None if the store does not have it."""
         if name not in self._published:
             try:
-                text = self.read(f"{check_name(name)}/zarr.json")
+                text = self.read(f"{check_name(name, lambda: self.names)}/zarr.json")
             except Missing:
                 self._published[name] = None
             else:
@@ -75,8 +76,7 @@ class Remote:
     def artifact(self, name: str) -> Published:
         found = self.find(name)
         if found is None:
-            known = ", ".join(self.names) or "nothing that the server lists"
-            raise Missing(f"{name}: not in the store {self.url}. It holds: {known}.")
+            raise missing_artifact(name, self.url, self.names, "nothing that the server lists")
         return found
 
     def run_text(self, name: str) -> bytes:
@@ -153,16 +153,16 @@ def _file_system(url: str, **options: Any) -> tuple[Any, str]:
     """What reads the files of a URL, and where they are in it. Listings and connections are not kept from earlier uses."""
     scheme = url.partition("://")[0]
     if not is_url(url):
-        raise BadOption(f"{url}: not a URL. Write it like s3://bucket/store, or file:///path/to/store for a folder.")
-    try:
-        import fsspec
-    except ImportError:
-        raise MissingExtra("fsspec", "s3", f"Reading {scheme}://") from None
+        raise BadOption(
+            Parameter("url", url), ": not a URL. Write it like s3://bucket/store, or file:///path/to/store for a folder."
+        )
+    purpose = f"reading {scheme}://"
+    fsspec = load("fsspec", purpose)
+    if scheme in ("s3", "s3a"):
+        load("s3fs", purpose)
     try:
         files, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
-        if scheme in ("s3", "s3a"):
-            raise MissingExtra("s3fs", "s3", f"Reading {scheme}://") from None
         raise BadOption(f"{_shown(url)}: {_first_line(error)}") from None
     except ValueError as error:
         if "Protocol not known" in str(error):

@@ -31,6 +31,22 @@ class Column:
     values: NDArray[np.int64] | Strings
     per_row: int = 1
 
+    @classmethod
+    def of_lists(cls, values: NDArray[np.int64] | Strings, lengths: NDArray[np.int64]) -> Column:
+        """Lists of the given lengths, one after the other in `values`, padded to the longest."""
+        per_row = max(1, int(lengths.max()))
+        filled = np.arange(per_row) < lengths[:, None]
+        if isinstance(values, Strings):
+            # Empty strings take no bytes, so padding only repeats offsets.
+            sizes = np.zeros(filled.shape, np.int64)
+            sizes[filled] = np.diff(values.offsets)
+            offsets = np.zeros(sizes.size + 1, np.int64)
+            np.cumsum(sizes, out=offsets[1:])
+            return cls(Strings(offsets, values.utf8), per_row)
+        padded = np.full(filled.shape, -1, np.int64)
+        padded[filled] = values
+        return cls(padded.reshape(-1), per_row)
+
     def __len__(self) -> int:
         return len(self.values) // self.per_row
 
@@ -80,7 +96,7 @@ class Matrix(ABC):
         if len(shape) != 2:
             raise UnreadableSource(
                 f"{name}: has {len(shape)} dimension{'' if len(shape) == 1 else 's'} (shape {shape}), expected 2: rows "
-                "x width. Save it with one embedding per row."
+                "x width. Give one embedding per row."
             )
         if not is_readable(dtype):
             raise UnreadableSource(
@@ -91,9 +107,9 @@ class Matrix(ABC):
         self.dtype = dtype.newbyteorder("=")
         self._files = files
         if self.rows == 0:
-            raise UnreadableSource(f"{name}: holds no rows (shape {shape}). Check how it was written.")
+            raise UnreadableSource(f"{name}: holds no rows (shape {shape}). Check how it was made.")
         if self.width == 0:
-            raise UnreadableSource(f"{name}: holds rows of no values (shape {shape}). Check how it was written.")
+            raise UnreadableSource(f"{name}: holds rows of no values (shape {shape}). Check how it was made.")
 
     @property
     def files(self) -> tuple[Path, ...]:

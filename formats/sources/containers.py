@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.extras import import_extra
+from mmdiff.formats.extras import load
 from mmdiff.formats.sources.base import Matrix, Rows
 from mmdiff.formats.sources.rawfile import RawFile
 from mmdiff.formats.sources.spec import choose_array, natural_order
@@ -23,7 +23,7 @@ class Hdf5Source(Matrix):
     """A 2-D dataset; the only one of the file unless `inner` names it."""
 
     def __init__(self, path: Path, inner: str | None = None) -> None:
-        self._h5py = import_extra("h5py", str(path))
+        self._h5py = load("h5py", f"reading {path}")
         self._file = RawFile(path)
         with self._opened() as file:
             if inner is None or not isinstance(file.get(inner), self._h5py.Dataset):

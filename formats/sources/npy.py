@@ -117,8 +117,8 @@ class NpySource(Matrix):
 
     def __init__(self, path: Path) -> None:
         self._file = RawFile(path)
-        self._header = read_header(self._file)
-        super().__init__(str(path), self._header.shape, self._header.dtype, (path,))
+        self.header = read_header(self._file)
+        super().__init__(str(path), self.header.shape, self.header.dtype, (path,))
 
     def _read(self, start: int, stop: int) -> Rows:
-        return read_rows(self._file, self._header, start, stop)
+        return read_rows(self._file, self.header, start, stop)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mmdiff.formats.errors import BadRow, UnreadableSource, WidthMismatch
-from mmdiff.formats.extras import import_extra
+from mmdiff.formats.extras import load
 from mmdiff.formats.sources.base import READABLE_NAMES, Matrix, Rows, is_readable
 from mmdiff.formats.sources.rawfile import RawFile
 from mmdiff.formats.sources.spec import choose
@@ -45,8 +45,8 @@ class RowGroupCache:
 @contextmanager
 def open_parquet(file: RawFile, metadata: Any = None) -> Iterator[Any]:
     """A pyarrow ParquetFile; what goes wrong with it is told as an UnreadableSource."""
-    pyarrow = import_extra("pyarrow", file.name)
-    parquet = import_extra("pyarrow.parquet", file.name)
+    pyarrow = load("pyarrow", f"reading {file.name}")
+    parquet = load("pyarrow.parquet", f"reading {file.name}")
     try:
         file.check_unchanged()
         # A relative path with a colon in it would be taken for a URI.

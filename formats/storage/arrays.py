@@ -1,10 +1,10 @@
-"""How an array lies on disk: raw little-endian chunks of whole rows, each a multiple of the page size, in zarr v3 terms.
+"""Layout of an array on disk: raw little-endian chunks of whole rows, each a multiple of the page size, as zarr v3.
 
-A chunk file is the chunk's bytes with a CRC-32C behind them and nothing else, so that all chunk files of an array can be mapped
-side by side (`mapping.py`). The last chunk is padded with zeros to full size, as zarr's regular grid wants it.
+A chunk file is the bytes of the chunk followed by their CRC-32C, so that all chunk files of an array can be mapped side by side
+(`mapping.py`). The last chunk is padded with zeros to full size, as zarr's regular grid requires.
 
-An array of three dimensions is a pile of planes, each of which is cut into chunks like an array of two: so the planes can be
-written one after the other, and none of them has to fill whole pages.
+A 3-D array is a sequence of planes. Each plane is split into chunks like a 2-D array, so that planes can be written one after
+the other and need not fill whole pages.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mmdiff.formats.storage.crc import TAIL_BYTES
 
 PAGE_BYTES = 4096
 CHUNK_BYTES = 64 << 20
-# What a process can address on the machines we know.
+# Address space of a process on x86-64 and ARM.
 _MOST_BYTES = 1 << 47
 DTYPES = ("float32", "float16", "uint8", "int8", "uint16", "uint32", "int32", "int64")
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape, dtype and chunking of one array; everything its `zarr.json` says."""
+    """Shape, dtype and chunking of one array; these determine its `zarr.json`."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -37,7 +37,7 @@ class ArraySpec:
 
     @classmethod
     def fit(cls, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArraySpec:
-        """The array in chunks of the given rows, else in even ones of at most about CHUNK_BYTES."""
+        """The array in chunks of the given rows; by default in even chunks of at most about CHUNK_BYTES."""
         if dtype not in DTYPES:
             raise ValueError(f"arrays of {dtype} are not written, only of {', '.join(DTYPES)}")
         spec = cls(shape, dtype, rows_per_chunk or even_rows_per_chunk((shape, dtype)))
@@ -55,7 +55,7 @@ class ArraySpec:
 
     @property
     def file_bytes(self) -> int:
-        """The size of each chunk file: the last one is as large as the others."""
+        """The size of each chunk file, the last one included."""
         return self.chunk_bytes + TAIL_BYTES
 
     @property
@@ -69,7 +69,7 @@ class ArraySpec:
 
     @property
     def table(self) -> tuple[int, ...]:
-        """The shape of all rows, those of the planes one below the other."""
+        """The shape as a table of rows, with the planes stacked."""
         return (self.planes * self.length, self.shape[2]) if len(self.shape) == 3 else self.shape
 
     @cached_property
@@ -85,7 +85,7 @@ class ArraySpec:
         return self.chunks * self.file_bytes
 
     def rows(self, chunk: int) -> tuple[int, int]:
-        """The first row of a chunk, and the one behind its last, counted through all planes."""
+        """The first row of a chunk and the one after its last, in `table`."""
         plane, piece = divmod(chunk, self.chunks_per_plane)
         start = piece * self.rows_per_chunk
         return plane * self.length + start, plane * self.length + min(start + self.rows_per_chunk, self.length)
@@ -115,14 +115,14 @@ class ArraySpec:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], where: str) -> ArraySpec:
-        """The spec of a manifest, trusted no further than it makes sense."""
+        """The spec in a manifest. Raises Corrupt for one that mmdiff would not write."""
         try:
             spec = cls(tuple(document["shape"]), document["dtype"], document["rows_per_chunk"])
             whole_numbers = all(type(n) is int for n in (*spec.shape, spec.rows_per_chunk))
         except (KeyError, TypeError) as error:
             raise Corrupt(f"{where}: an array without {error} in its manifest. Rebuild the artifact.") from None
         if spec.dtype not in DTYPES or not whole_numbers or not 1 <= len(spec.shape) <= 3:
-            raise Corrupt(f"{where}: no array that mmdiff writes ({document}). Rebuild the artifact.")
+            raise Corrupt(f"{where}: not an array that mmdiff writes ({document}). Rebuild the artifact.")
         if spec.shape[0] < 0 or min(spec.shape[1:], default=1) < 1 or spec.rows_per_chunk < 1:
             raise Corrupt(f"{where}: impossible shape {spec.shape} in its manifest. Rebuild the artifact.")
         if max(1, spec.chunks) * spec.chunk_bytes > _MOST_BYTES:
@@ -142,10 +142,10 @@ def page_unit(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def even_rows_per_chunk(*arrays: tuple[tuple[int, ...], str]) -> int:
-    """Rows per chunk for one array, or for several that are written side by side so that chunks of each hold the same rows.
+    """Rows per chunk for one array, or for several arrays whose chunks must hold the same rows.
 
-    Chunks are as even as whole pages allow, so that little is lost to the padding of the last one. Page units are powers of
-    two, so the largest is a multiple of the others.
+    Chunks are as even as whole pages allow, to keep the padding of the last one small. Page units are powers of two, so the
+    largest is a multiple of the others.
     """
     first = arrays[0][0]
     rows = first[1] if len(first) == 3 else first[0]

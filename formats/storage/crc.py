@@ -1,34 +1,33 @@
-"""CRC-32C, the checksum behind every chunk: computed in hardware, four little-endian bytes (zarr's crc32c codec)."""
+"""CRC-32C, the checksum after every chunk (zarr's crc32c codec): four little-endian bytes, computed in hardware."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-Advance = Callable[[int], None]
+from mmdiff.formats.progress import Advance
 
 TAIL_BYTES = 4
 
-# Small enough to stay in the second-level cache between the read and the checksum.
+# Small enough to stay in the L2 cache between the read and the checksum.
 _BLOCK_BYTES = 512 << 10
 
 
 def crc32c(data: NDArray[Any] | bytes, crc: int = 0) -> int:
-    """The checksum of `data` (if an array, a contiguous one), continued from that of what came before."""
+    """The checksum of bytes or of a contiguous array, continued from the checksum of the preceding bytes."""
     if isinstance(data, np.ndarray):
         data = data.reshape(-1).view(np.uint8)
     return int(google_crc32c.extend(crc, data))
 
 
 def crc32c_of_file(descriptor: int, size: int, advance: Advance = lambda _: None) -> int | None:
-    """The checksum of the next `size` bytes of an open file, None where it ends before; `advance` hears what has been read.
+    """The checksum of the next `size` bytes of an open file; None if the file ends before. `advance` reports the bytes read.
 
-    Read and not mapped: a disk that fails is an OSError here, and would be a SIGBUS there.
+    The file is read and not mapped: a disk error is an OSError here, and a SIGBUS under a map.
     """
     buffer = np.empty(min(size, _BLOCK_BYTES), np.uint8)
     crc, left = 0, size
@@ -43,10 +42,10 @@ def crc32c_of_file(descriptor: int, size: int, advance: Advance = lambda _: None
 
 
 def tail(crc: int) -> bytes:
-    """The four bytes behind a chunk."""
+    """The four bytes after a chunk."""
     return np.array(crc, "<u4").tobytes()
 
 
 def in_hardware() -> bool:
-    """Whether the compiled implementation is in use; the one in pure Python is a thousand times slower."""
+    """Whether the compiled implementation is in use; pure Python is a thousand times slower."""
     return bool(google_crc32c.implementation == "c")

@@ -1,7 +1,7 @@
 """Many chunk files as one read-only ndarray, zero-copy: `mmap` with MAP_FIXED into one reserved address range.
 
-Address space is reserved first (PROT_NONE, so that nothing else moves in), then each file replaces its piece of it. The caller
-has checked every file's size by then: a short file under a map would be a SIGBUS, not an exception.
+Address space is reserved first (PROT_NONE, so that nothing else is mapped there), then each file replaces its part of it. The
+caller checks the size of every file before: a short file under a map is a SIGBUS, not an exception.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 OpenChunk = Callable[[int], int]
-"""A new descriptor of a chunk file, for whoever wants to read it in another way than through the map."""
+"""Opens a chunk file for reading it other than through the map; returns a new descriptor."""
 
 
 class FlatMap:
-    """The address range that holds an array; it is given back when the last ndarray over it is gone."""
+    """The address range of a mapped array; it is unmapped when the last ndarray over it is gone."""
 
     def __init__(self, spec: ArraySpec, open_chunk: OpenChunk | None = None) -> None:
         self.spec, self.open_chunk = spec, open_chunk
         self.size = spec.chunks * spec.chunk_bytes
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self.address = _map(None, self.size, _PROT_NONE, flags, -1)
-        # Not at exit: whoever still reads then (a daemon thread, an exit handler) would find the ground gone.
+        # Not at exit: daemon threads and exit handlers may still read the map.
         weakref.finalize(self, _libc.munmap, self.address, self.size).atexit = False
 
     def place(self, chunk: int, descriptor: int) -> None:
-        """Maps an open chunk file, without its checksum, where the chunk belongs."""
+        """Maps an open chunk file, without its checksum, to its address."""
         at = self.address + chunk * self.spec.chunk_bytes
         _map(at, self.spec.chunk_bytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
 
@@ -63,7 +63,7 @@ class FlatMap:
 
 
 def map_chunks(spec: ArraySpec, descriptors: Iterable[int], open_chunk: OpenChunk | None = None) -> NDArray[Any]:
-    """The array over all of its chunk files, in order; descriptors may be closed as soon as the next one is asked for."""
+    """The array over all of its chunk files, in order. A descriptor may be closed when the next one is taken."""
     if spec.chunks == 0:
         empty = np.empty(spec.shape, spec.dtype)
         empty.flags.writeable = False
@@ -76,28 +76,28 @@ def map_chunks(spec: ArraySpec, descriptors: Iterable[int], open_chunk: OpenChun
 
 
 def request(values: NDArray[Any], start: int, stop: int) -> None:
-    """Reads rows start..stop-1 of a mapped array from the disk, so that whoever comes for them need not wait."""
+    """Reads rows start..stop-1 of a mapped array into the page cache, and waits for them."""
     if not _advise(values, start, stop, _MADV_POPULATE_READ):
         announce(values, start, stop)
 
 
 def announce(values: NDArray[Any], start: int, stop: int) -> None:
-    """Asks the disk for rows start..stop-1 of a mapped array, and does not wait for them."""
+    """Starts to read rows start..stop-1 of a mapped array into the page cache, without waiting."""
     _advise(values, start, stop, MADV_WILLNEED)
 
 
 def release(values: NDArray[Any], start: int, stop: int) -> None:
-    """Lets go of rows start..stop-1 of a mapped array: they stay in the page cache only as long as there is room."""
+    """Unmaps the pages of rows start..stop-1 of a mapped array; the page cache may evict them."""
     _advise(values, start, stop, _MADV_DONTNEED)
 
 
 def is_mapped(values: NDArray[Any]) -> bool:
-    """Whether an array is the map of chunk files: of memory of its own, letting go would be losing it."""
+    """Whether an array is the map of chunk files. Pages of other memory must not be released: their content would be lost."""
     return map_of(values) is not None
 
 
 def map_of(values: NDArray[Any]) -> FlatMap | None:
-    """The map that an array lies in."""
+    """The map that an array is a view of."""
     owner: Any = values
     while isinstance(owner, np.ndarray):
         owner = owner.base

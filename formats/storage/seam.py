@@ -1,7 +1,7 @@
-"""The seam: every change to a store is made by one of the functions here, and by no other code.
+"""The seam: the only module that creates, renames or removes files of a store.
 
-Files are complete and on the disk (fsync) before they get their name; folders are synced before anything refers to them; a name
-changes hands by one `rename`. So whatever is killed, full or broken in between, what can be found by name is whole.
+Files are complete and on disk (fsync) before they get their name; folders are synced before anything refers to them; a name is
+replaced by one `rename`. So a killed process, a full disk or a crash never leaves an incomplete file under its final name.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import DiskFull
+from mmdiff.formats.errors import DiskFull, call
 from mmdiff.formats.storage.arrays import PAGE_BYTES
-from mmdiff.formats.storage.direct import past_the_cache, whole_pages
+from mmdiff.formats.storage.direct import direct_io, whole_pages
 
 Bytes = bytes | NDArray[Any]
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-# How often a lock is looked for whose folder other runs keep removing, before we take it that it cannot be made.
+# Attempts to take a lock while other runs remove its folder.
 _ATTEMPTS = 100
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and its parents, each on the disk before the next."""
+    """Makes a folder and its parents, and syncs each one before the next."""
     if not folder.is_dir():
         make_folder(folder.parent)
-        with _room_for(folder):
+        with _full_disk_explained(folder):
             folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
 
 
 def write_file(path: Path, *pieces: Bytes, cached: bool = True) -> None:
-    """Writes a file that has its name only when it is whole; room is claimed first, so that a full disk is an error here."""
+    """Writes a file that gets its name when it is complete. Space is allocated first, so that a full disk is an error here."""
     unfinished = path.with_name(path.name + ".part")
     _write(unfinished, path, pieces, cached)
     unfinished.rename(path)
 
 
 def write_worker_chunk(path: Path, *pieces: Bytes, cached: bool = True) -> str:
-    """Writes a file under a provisional, unique name and returns that name; `adopt_worker_chunk` gives it its final one."""
+    """Writes a file under a unique temporary name and returns that name; `adopt_worker_chunk` renames it."""
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     _write(unfinished, path, pieces, cached)
     return unfinished.name
 
 
-def adopt_worker_chunk(loose: str, path: Path) -> bool:
-    """Gives a file beside `path` that name; False where there is no such file."""
+def adopt_worker_chunk(written: str, path: Path) -> bool:
+    """Renames the file `written` in the folder of `path` to `path`; False if there is no such file."""
     try:
-        path.with_name(loose).rename(path)
+        path.with_name(written).rename(path)
     except FileNotFoundError:
         return False
     return True
 
 
 def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes], cached: bool = True) -> None:
-    with _room_for(path):
+    with _full_disk_explained(path):
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        with _room_for(path):
+        with _full_disk_explained(path):
             views = [
                 piece.reshape(-1).view(np.uint8).data if isinstance(piece, np.ndarray) else memoryview(piece)
                 for piece in pieces
@@ -84,43 +84,43 @@ def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes], cached: bool =
 
 
 def _write_pages(descriptor: int, view: memoryview) -> int:
-    """Writes the whole pages of some bytes past the cache, where the file stands; returns how many bytes those are."""
+    """Writes the whole pages of `view` by direct I/O at the current position; returns the number of bytes written."""
     whole, done = whole_pages(view), 0
-    with past_the_cache(descriptor) as possible:
-        # Behind a part of a page, the rest would not begin with one.
+    with direct_io(descriptor) as possible:
+        # After a partial page the rest is not aligned.
         while possible and done < whole and done % PAGE_BYTES == 0:
             done += os.write(descriptor, view[done:whole])
     return done
 
 
 class Part:
-    """A file that grows under a provisional name, PATH.part; it gets its name when it is whole and on the disk."""
+    """A file that grows under a temporary name, PATH.part, and gets its name when it is complete and on disk."""
 
     def __init__(self, path: Path) -> None:
-        """Begins a file; a part that is there already keeps its bytes."""
+        """Opens or creates the part; an existing one keeps its bytes."""
         self.path = path
         self.unfinished = path.with_name(path.name + ".part")
-        with _room_for(path):
+        with _full_disk_explained(path):
             self.descriptor = os.open(self.unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, piece: Bytes, at: int) -> None:
         view = piece.reshape(-1).view(np.uint8).data if isinstance(piece, np.ndarray) else memoryview(piece)
-        with _room_for(self.path):
+        with _full_disk_explained(self.path):
             while view:
                 count = os.pwrite(self.descriptor, view, at)
                 view, at = view[count:], at + count
 
     def cut(self, size: int) -> None:
-        """Drops what lies behind; an interrupted run may have written further."""
+        """Truncates the file; an interrupted run may have written further."""
         os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
-        """Puts what was written on the disk."""
-        with _room_for(self.path):
+        """Flushes the file to disk."""
+        with _full_disk_explained(self.path):
             os.fsync(self.descriptor)
 
     def finish(self, size: int) -> None:
-        """Ends the file at `size` and gives it its name."""
+        """Truncates the file to `size`, syncs it and gives it its name."""
         try:
             os.ftruncate(self.descriptor, size)
             self.sync()
@@ -133,12 +133,12 @@ class Part:
         self.unfinished.unlink()
 
     def close(self) -> None:
-        """Leaves the file as it is, to be continued or not."""
+        """Closes the part; a later run may continue it."""
         os.close(self.descriptor)
 
 
 def place_file(path: Path, text: bytes, scratch: Path) -> None:
-    """Writes a file that other runs may be writing at the same time; it is made in the scratch folder, which is ours alone."""
+    """Writes a file that other runs may write at the same time: in `scratch`, a folder of this run alone, then renamed."""
     make_folder(path.parent)
     made = scratch / path.name
     write_file(made, text)
@@ -147,7 +147,7 @@ def place_file(path: Path, text: bytes, scratch: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Puts the names in a folder on the disk."""
+    """Flushes the entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -156,7 +156,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def move_folder(source: Path, target: Path) -> bool:
-    """Gives a finished folder its final place, if that is free."""
+    """Moves a finished folder to its final path; False if that is taken."""
     try:
         source.rename(target)
     except OSError as error:
@@ -168,11 +168,11 @@ def move_folder(source: Path, target: Path) -> bool:
 
 
 def point(name: Path, target: str, scratch: Path) -> None:
-    """Makes `name` a symlink to `target`, in one step for whoever reads it; the new link is made in the scratch folder."""
+    """Makes `name` a symlink to `target`, atomically: the new link is made in `scratch`, then renamed."""
     make_folder(name.parent)
     link = scratch / "link"
     link.unlink(missing_ok=True)
-    with _room_for(name):
+    with _full_disk_explained(name):
         link.symlink_to(target)
         link.replace(name)
     sync_folder(name.parent)
@@ -184,7 +184,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_empty_folder(folder: Path) -> None:
-    """Removes a folder if there is nothing in it, and if it can be removed: a mounted disk stays, empty as it is."""
+    """Removes a folder if it is empty and can be removed; a mount point cannot."""
     with suppress(OSError):
         folder.rmdir()
 
@@ -194,29 +194,29 @@ def remove_file(path: Path) -> None:
 
 
 def open_lock(path: Path) -> int | None:
-    """Takes the lock that a file stands for; None when another process has it. The lock ends with the descriptor."""
+    """Takes the exclusive lock on a file; None if another process holds it. Closing the descriptor releases the lock."""
     return _lock(path, path.parent, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
 
 
 def lock_folder(folder: Path, exclusive: bool) -> int | None:
-    """Locks a folder against exclusive holders, or exclusively; None when that has to wait."""
+    """Takes a shared or exclusive lock on a folder; None if another process holds a conflicting one."""
     return _lock(folder, folder, os.O_RDONLY | os.O_DIRECTORY, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
 
 
 def make_exclusive(descriptor: int) -> bool:
-    """Turns a lock that we share into one of our own, if nobody else shares it; if not, it may be lost."""
+    """Turns a shared lock into an exclusive one, if no other process shares it; otherwise the lock may be lost."""
     return _try_lock(descriptor, fcntl.LOCK_EX)
 
 
 def describe_lock(path: Path, descriptor: int, holder: bytes) -> None:
-    """Writes into a lock that we hold who we are, for those who find it taken."""
-    with _room_for(path):
+    """Writes a description of the holder into a lock file, for the message of other processes."""
+    with _full_disk_explained(path):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder, 0)
 
 
 def free_bytes(folder: Path) -> int:
-    """The room that is left for us on the disk of a folder, or of its first parent that exists."""
+    """Free disk space at a folder, or at its first parent that exists."""
     while not folder.exists():
         folder = folder.parent
     status = os.statvfs(folder)
@@ -226,12 +226,12 @@ def free_bytes(folder: Path) -> int:
 def _lock(path: Path, folder: Path, flags: int, operation: int) -> int | None:
     """Opens and locks a path within a folder, which is made where needed.
 
-    Its last holder may remove either while we look: then there is nothing to open, or we hold a lock on nothing.
+    The last holder may remove both at the same time: then the open fails, or the lock is on a removed file.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             make_folder(folder)
-            with _room_for(path):
+            with _full_disk_explained(path):
                 descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:
             if attempt == _ATTEMPTS:
@@ -255,13 +255,14 @@ def _try_lock(descriptor: int, operation: int) -> bool:
 
 
 @contextmanager
-def _room_for(path: Path) -> Iterator[None]:
+def _full_disk_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _DISK_FULL:
             raise
         raise DiskFull(
-            f"{path}: the disk is full ({free_bytes(path.parent):,} bytes free). What is finished is kept: "
-            "make room (`mmdiff gc` may help) and run the same command again."
+            f"{path}: the disk is full ({free_bytes(path.parent):,} bytes free). Finished work is kept: make room (",
+            call("gc"),
+            " may help) and run the same command again.",
         ) from None

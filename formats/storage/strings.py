@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Strings that are copied at a time: their places are eight times as large as they are.
+# Strings that are copied at a time: their positions take eight bytes for each byte of text.
 _BLOCK = 1 << 16
 
 

@@ -1,7 +1,7 @@
-"""Windows on a mapped array, read past the page cache: for what is larger than memory and read front to back, again and again.
+"""Windows on a mapped array, read by direct I/O: for arrays larger than memory that are read front to back, again and again.
 
-Through the map, every page would be looked for in the cache, made room for by giving up another, and entered into tables; a
-window is read by the disk into memory that is used again for the next one.
+Through the map, every page costs a fault, a lookup in the page cache and the eviction of another page. A window is read into a
+buffer that is reused for the next one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
-from mmdiff.formats.storage.direct import go_past_the_cache
+from mmdiff.formats.storage.direct import enable_direct_io
 from mmdiff.formats.storage.mapping import OpenChunk, map_of
 
 
 def windows_on(values: NDArray[Any]) -> Windows | None:
-    """Windows on a mapped array of one dimension, where its files are known."""
+    """Windows on a mapped 1-D array; None unless it is a whole map whose files can be opened."""
     flat = map_of(values)
     if flat is None or flat.open_chunk is None or values.__array_interface__["data"][0] != flat.address:
         return None
@@ -31,7 +31,7 @@ def windows_on(values: NDArray[Any]) -> Windows | None:
 
 
 class Windows:
-    """Of one array. Threads that read have a file open each."""
+    """Reads ranges of one array. Each reading thread keeps one file open."""
 
     def __init__(self, spec: ArraySpec, open_chunk: OpenChunk) -> None:
         self._dtype, self._chunk_bytes, self._open_chunk = np.dtype(spec.dtype), spec.chunk_bytes, open_chunk
@@ -45,17 +45,17 @@ class Windows:
             os.close(descriptor)
         self._files.clear()
 
-    def read(self, start: int, stop: int, room: NDArray[np.uint8]) -> NDArray[Any] | None:
-        """Entries start..stop-1, in memory that begins with a page, under the indices that they have in the whole array.
+    def read(self, start: int, stop: int, buffer: NDArray[np.uint8]) -> NDArray[Any] | None:
+        """Entries start..stop-1, read into a page-aligned buffer, as an array with the indices of the whole array.
 
-        No other entry may be looked at. None where they cannot be had so: there is too little room, the file system does not do
-        it, or the file has lost its name; the map has them all the same.
+        Only these entries of it may be accessed. None where direct I/O fails: the buffer is too small, the file system does not
+        support it, or the file was removed. The map still has the entries then.
         """
         first, end = start * self._dtype.itemsize // PAGE_BYTES, -(-stop * self._dtype.itemsize // PAGE_BYTES)
-        view = room[: (end - first) * PAGE_BYTES].data
+        view = buffer[: (end - first) * PAGE_BYTES].data
         if view.nbytes < (end - first) * PAGE_BYTES or not self._fill(view, first * PAGE_BYTES):
             return None
-        return np.asarray(_Window(room, self._dtype, first * PAGE_BYTES, stop))
+        return np.asarray(_Window(buffer, self._dtype, first * PAGE_BYTES, stop))
 
     def _fill(self, view: memoryview, position: int) -> bool:
         while view:
@@ -67,18 +67,18 @@ class Windows:
             except Corrupt:
                 return False
             except OSError as error:
-                # Only on trying does it turn out that some file systems want larger blocks.
+                # Some file systems accept the flag, and then need larger blocks.
                 if error.errno != errno.EINVAL:
                     raise Corrupt(f"{self._name(chunk)}: {error.strerror}. Copy the store to a disk that works.") from error
                 return False
-            # What is not whole pages cannot be continued this way.
+            # After a partial page, direct I/O cannot continue.
             if count == 0 or count % PAGE_BYTES:
                 return False
             view, position = view[count:], position + count
         return True
 
     def _descriptor(self, chunk: int) -> int | None:
-        """Of the file of a chunk, past the cache, or None where that is not possible; this thread's last one is closed."""
+        """A direct I/O descriptor of a chunk file, or None without direct I/O. Closes the previous file of this thread."""
         thread = threading.get_ident()
         opened, descriptor = self._files.get(thread, (-1, -1))
         if opened == chunk:
@@ -87,26 +87,26 @@ class Windows:
             del self._files[thread]
             os.close(descriptor)
         descriptor = self._open_chunk(chunk)
-        if not go_past_the_cache(descriptor):
+        if not enable_direct_io(descriptor):
             os.close(descriptor)
             return None
         self._files[thread] = chunk, descriptor
         return descriptor
 
     def _name(self, chunk: int) -> str:
-        """Of the file of a chunk, whose descriptor is all that we were given."""
+        """The path of a chunk file, found through its descriptor."""
         opened, descriptor = self._files.get(threading.get_ident(), (-1, -1))
         return str(Path(f"/proc/self/fd/{descriptor}").readlink()) if opened == chunk else f"chunk {chunk}"
 
 
 class _Window:
-    """Memory that holds some entries of an array, seen as if all those before them were there too."""
+    """An array interface for a range of an array, at the indices of the whole array: the address lies before the buffer."""
 
-    def __init__(self, room: NDArray[np.uint8], dtype: np.dtype[Any], skipped: int, stop: int) -> None:
-        self._room = room
+    def __init__(self, buffer: NDArray[np.uint8], dtype: np.dtype[Any], skipped: int, stop: int) -> None:
+        self._buffer = buffer
         self.__array_interface__ = {
             "version": 3,
             "shape": (stop,),
             "typestr": dtype.str,
-            "data": (room.__array_interface__["data"][0] - skipped, True),
+            "data": (buffer.__array_interface__["data"][0] - skipped, True),
         }

@@ -10,14 +10,18 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mmdiff.formats.store.manifest import Json
 
 _WHOLE_BYTES = 1 << 20
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
-_WITNESSES = 1000
+_BLOCK_BYTES = 4 << 20
+_MOST_FILES = 1000
 
 
 def fingerprint(name: str, files: Sequence[Path]) -> Json:
@@ -38,9 +42,27 @@ def fingerprint(name: str, files: Sequence[Path]) -> Json:
     return {"source": name, "bytes": size, "files": len(files), "digest": digest.hexdigest()}
 
 
-def witness(files: Sequence[Path]) -> list[list[str | int]]:
-    """Where the files are and when they were last written (of very many, the first thousand)."""
-    stats = [(file, file.stat()) for file in files[:_WITNESSES]]
+def fingerprint_of_array(name: str, *arrays: NDArray[Any]) -> Json:
+    """The fingerprint of values in memory, of one array or several: it covers every byte, the shapes and the dtypes.
+
+    Memory layout and byte order make no difference. There are no files, so the source fingerprint is the empty list.
+    """
+    digest = hashlib.blake2b(digest_size=12)
+    for values in arrays:
+        if values.dtype.hasobject:
+            raise TypeError(f"{name}: the bytes of Python objects ({values.dtype}) are no fingerprint")
+        digest.update(f"{values.dtype.newbyteorder('=')}\0{values.shape}\0".encode())
+        rows = np.atleast_1d(values)
+        step = max(1, _BLOCK_BYTES // max(1, rows[:1].nbytes))
+        for start in range(0, len(rows), step):
+            block = np.ascontiguousarray(rows[start : start + step], values.dtype.newbyteorder("<"))
+            digest.update(block.tobytes())
+    return {"source": name, "bytes": sum(values.nbytes for values in arrays), "files": 0, "digest": digest.hexdigest()}
+
+
+def source_fingerprint(files: Sequence[Path]) -> list[list[str | int]]:
+    """The path, size and modification time of each file (of very many, the first thousand)."""
+    stats = [(file, file.stat()) for file in files[:_MOST_FILES]]
     return [[str(file.resolve()), status.st_size, status.st_mtime_ns] for file, status in stats]
 
 

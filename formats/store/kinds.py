@@ -1,57 +1,28 @@
-"""The header of a safetensors file: which tensors it holds, read without the library and without trusting the file.
+"""Kinds of artifacts: what an artifact of a kind holds, how it is checked, what inspect shows and what export writes.
 
-Eight bytes (little-endian) say how long the header is; it is JSON, and gives for each tensor its dtype, shape and place.
-
-What each kind of artifact must hold: its arrays, and what their values have to satisfy (`docs/formats.md` in code).
-
-Dispatch is on (kind, schema version). Large arrays are checked in blocks, so that a check needs no memory to speak of.
+A registry maps (kind, schema version) to a `Kind`; the functions here and in `verify.py` take it as an argument. The kinds of
+mmdiff are declared in `mmdiff/kinds.py`, and specified in `docs/formats.md`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
 
-import numpy as np
-from numpy.typing import NDArray
-
-from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.store.store import Artifact
-
-_BYTES = {"F32": 4, "I64": 8}
-
-
-def tensor_shapes(data: bytes) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The dtype and shape of each tensor; every one must lie within the file and be as long as its shape says."""
-    length = int.from_bytes(data[:8], "little")
-    try:
-        header = json.loads(data[8 : 8 + length])
-        return {name: _checked(entry, len(data) - 8 - length) for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableSource("not a safetensors file. Make it again.") from error
-
-
-def _checked(entry: dict[str, Any], room: int) -> tuple[str, tuple[int, ...]]:
-    dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-    size = _BYTES[dtype]
-    for n in shape:
-        size *= n
-    if not (0 <= start <= stop <= room and stop - start == size and all(n >= 0 for n in shape)):
-        raise ValueError(f"a tensor of shape {shape} at {start} to {stop}")
-    return dtype, shape
-
+from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.progress import Progress
+from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.store import Artifact, Store
 
 Finding = tuple[str, str]
+"""The array that a problem is in, and the problem."""
 
-_BLOCK = 1 << 20
+ArrayWriter = Callable[[Artifact, Sequence[str], IO[bytes], Progress], None]
+"""Writes the given arrays of an artifact to a file; formats of one array are given one."""
 
-# The columns of the planes of a report: hits, and how many entries of L are not zero.
-_REPORT_COLUMNS = 6
-
-# What stands for no neighbour in a list, and the bits of an index that are the column.
-_NONE, _COLUMN = 0xFFFFFFFF, 0x7FFFFFFF
+TableWriter = Callable[[Store, Artifact, IO[bytes], Progress], None]
+"""Writes a table that needs other artifacts of the store too."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +34,74 @@ class ArrayRule:
     required: bool = False
 
 
+def string_arrays(column: str) -> dict[str, ArrayRule]:
+    """The two arrays of an optional column of strings."""
+    return {f"{column}_offsets": ArrayRule(("int64",)), f"{column}_utf8": ArrayRule(("uint8",))}
+
+
 @dataclass(frozen=True)
+class Exports:
+    """The files that a kind of artifact can be exported to, by their ending.
+
+    `main` is the array that formats of one array take by default. `counted` has one entry for each row of the artifact, where
+    `main` has not. `tables` are files that need other artifacts of the store too.
+    """
+
+    writers: Mapping[str, ArrayWriter]
+    main: str | None = None
+    counted: str | None = None
+    tables: Mapping[str, TableWriter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kind:
-    arrays: dict[str, ArrayRule]
+    """One kind of artifact in one schema version.
+
+    `check` yields the problems of an artifact whose arrays follow `arrays`. Inspect shows `title` in one line, and
+    `statistics` in the details.
+    """
+
+    name: str
+    schema: int
+    arrays: Mapping[str, ArrayRule]
     check: Callable[[Artifact], Iterator[Finding]]
+    title: Callable[[Artifact], str]
+    statistics: Callable[[Artifact], Json]
+    exports: Exports
 
 
-def problems_of_content(artifact: Artifact) -> Iterator[Finding]:
-    """What an artifact with intact files says that cannot be, as (array, problem)."""
-    manifest = artifact.manifest
-    kind = KINDS.get((manifest.kind, manifest.schema))
+Kinds = Mapping[tuple[str, int], Kind]
+"""A registry: kinds by name and schema version."""
+
+
+def kind_of(artifact: Artifact, kinds: Kinds) -> Kind:
+    """The kind of an artifact."""
+    kind = _find(artifact, kinds)
     if kind is None:
-        known = ", ".join(f"{name} {schema}" for name, schema in KINDS)
-        yield "", f"kind {manifest.kind}, schema {manifest.schema}: this mmdiff knows {known}"
+        raise Corrupt(f"{artifact.name}: {_unknown(artifact, kinds)}. Use the version of mmdiff that wrote it.")
+    return kind
+
+
+def problems_of_content(artifact: Artifact, kinds: Kinds) -> Iterator[Finding]:
+    """Contradictions in the content of an artifact whose files are intact."""
+    kind = _find(artifact, kinds)
+    if kind is None:
+        yield "", _unknown(artifact, kinds)
         return
-    shapes = list(_problems_of_shape(artifact, kind))
-    yield from shapes or kind.check(artifact)
+    wrong_arrays = list(_problems_of_arrays(artifact, kind))
+    yield from wrong_arrays or kind.check(artifact)
 
 
-def _problems_of_shape(artifact: Artifact, kind: Kind) -> Iterator[Finding]:
+def _find(artifact: Artifact, kinds: Kinds) -> Kind | None:
+    return kinds.get((artifact.manifest.kind, artifact.manifest.schema))
+
+
+def _unknown(artifact: Artifact, kinds: Kinds) -> str:
+    known = ", ".join(f"{name} {schema}" for name, schema in kinds)
+    return f"kind {artifact.manifest.kind}, schema {artifact.manifest.schema}: this mmdiff knows {known}"
+
+
+def _problems_of_arrays(artifact: Artifact, kind: Kind) -> Iterator[Finding]:
     for name, rule in kind.arrays.items():
         if name not in artifact:
             if rule.required:
@@ -93,296 +113,3 @@ def _problems_of_shape(artifact: Artifact, kind: Kind) -> Iterator[Finding]:
     for name in artifact.manifest.arrays:
         if name not in kind.arrays:
             yield name, "an array that this kind does not have"
-
-
-def _check_descriptors(artifact: Artifact) -> Iterator[Finding]:
-    rows = artifact.spec("vectors").shape[0]
-    for name in ("raw", "labels", "ids"):
-        if name in artifact and artifact.spec(name).shape[0] != rows:
-            yield name, f"{artifact.spec(name).shape[0]} rows for {rows} vectors"
-    for column, length in (("ids", rows), ("class_names", None), ("dropped_ids", None)):
-        yield from _check_strings(artifact, column, length)
-    if "labels" in artifact:
-        classes = _class_count(artifact)
-        yield from _check_range(artifact, "labels", -1, classes)
-    for name in ("class_numbers", "ids", "dropped_ids"):
-        if name in artifact and len(np.unique(artifact.array(name))) != artifact.spec(name).shape[0]:
-            yield name, "values that occur twice"
-
-
-def _class_count(artifact: Artifact) -> int:
-    if "class_numbers" in artifact:
-        return artifact.spec("class_numbers").shape[0]
-    return artifact.spec("class_names_offsets").shape[0] - 1 if "class_names_offsets" in artifact else 0
-
-
-def _check_pca(artifact: Artifact) -> Iterator[Finding]:
-    if "components" not in artifact:
-        return
-    dims, width = artifact.spec("components").shape
-    for name, shape in (("mean", (width,)), ("explained_variance", (dims,))):
-        if name not in artifact or artifact.spec(name).shape != shape:
-            yield name, f"missing, or not of shape {shape} as the components ask for"
-    for name in artifact.manifest.arrays:
-        if not np.isfinite(artifact.array(name)).all():
-            yield name, "values that are not finite"
-
-
-def _check_cells(artifact: Artifact) -> Iterator[Finding]:
-    rows, entries = artifact.spec("vectors").shape[0], artifact.spec("members").shape[0]
-    for name, expected in (("order", rows), ("cell_of", entries), ("members", max(1, entries // max(1, rows)) * rows)):
-        if artifact.spec(name).shape[0] != expected:
-            yield name, f"{artifact.spec(name).shape[0]} entries; expected {expected}"
-            return
-    yield from _check_offsets("offsets", artifact.array("offsets"), entries)
-    yield from _check_range(artifact, "order", 0, rows)
-    yield from _check_range(artifact, "members", 0, rows)
-    yield from _check_range(artifact, "cell_of", 0, artifact.spec("offsets").shape[0] - 1)
-
-
-def _check_knn(artifact: Artifact) -> Iterator[Finding]:
-    shape = artifact.spec("neighbors").shape
-    if artifact.spec("similarities").shape != shape:
-        yield "similarities", f"of shape {artifact.spec('similarities').shape} for neighbors of shape {shape}"
-    nodes = artifact.manifest.facts.get("nodes")
-    if not isinstance(nodes, int):
-        yield "neighbors", "the manifest does not say how many nodes there are"
-        return
-    for start, block in _blocks(artifact.array("neighbors")):
-        outside = np.flatnonzero(((block >= nodes) & (block != _NONE)).any(axis=1))
-        if len(outside):
-            yield "neighbors", f"row {start + int(outside[0])}: neighbours beyond the {nodes} nodes"
-            return
-
-
-def _check_graph(artifact: Artifact) -> Iterator[Finding]:
-    nodes, edges = artifact.spec("scale").shape[0], artifact.spec("indices").shape[0]
-    if nodes > _COLUMN:
-        yield "scale", f"{nodes} nodes, more than {_COLUMN}"
-    if artifact.spec("indptr").shape[0] != nodes + 1:
-        yield "indptr", f"{artifact.spec('indptr').shape[0]} offsets for {nodes} nodes"
-        return
-    offsets = list(_check_offsets("indptr", artifact.array("indptr"), edges))
-    yield from offsets or _check_columns(artifact.array("indptr"), artifact.array("indices"))
-    for name, length in (("scale", nodes), ("weights", edges)):
-        if name in artifact:
-            yield from _check_weights(artifact, name, length)
-    if "order" in artifact:
-        order = artifact.array("order")
-        seen = np.zeros(len(order), bool)
-        seen[order[order < len(order)]] = True
-        if not seen.all():
-            yield "order", "not a permutation"
-
-
-def _check_scores(artifact: Artifact) -> Iterator[Finding]:
-    classes, planes = _class_count(artifact), artifact.manifest.facts.get("planes")
-    if not isinstance(planes, list):
-        yield "scores", "the manifest does not say which iterations there are"
-        return
-    yield from _check_strings(artifact, "class_names", classes)
-    for name, expected in (
-        ("scores", (len(planes), artifact.manifest.facts.get("tests"), classes)),
-        ("column_sums", (artifact.manifest.parameters.get("iterations", 0) + 1, classes)),
-        ("top_scores", artifact.spec("top_classes").shape if "top_classes" in artifact else None),
-    ):
-        if name in artifact and artifact.spec(name).shape != expected:
-            yield name, f"of shape {artifact.spec(name).shape}; expected {expected}"
-    if "top_classes" in artifact:
-        yield from _check_range(artifact, "top_classes", -1, classes)
-
-
-def _check_logreg(artifact: Artifact) -> Iterator[Finding]:
-    classes, width = _class_count(artifact), artifact.manifest.facts.get("width")
-    yield from _check_strings(artifact, "class_names", classes)
-    expected = {"weight": ("F32", (classes, width)), "bias": ("F32", (classes,)), "class_numbers": ("I64", (classes,))}
-    try:
-        found = tensor_shapes(artifact.array("safetensors").tobytes())
-    except UnreadableSource:
-        found = {}
-    if found != expected:
-        yield "safetensors", f"not a file of tensors {', '.join(expected)} for {classes} classes and {width} values"
-
-
-def _check_report(artifact: Artifact) -> Iterator[Finding]:
-    planes, offsets = artifact.array("planes"), artifact.array("offsets")
-    if artifact.spec("planes").shape[1] != _REPORT_COLUMNS:
-        yield "planes", f"{artifact.spec('planes').shape[1]} columns; expected {_REPORT_COLUMNS}"
-        return
-    wrong = list(_check_offsets("offsets", offsets, len(planes)))
-    yield from wrong
-    cells, draws = len(offsets) - 1, artifact.manifest.parameters.get("draws")
-    if artifact.spec("keys").shape[0] != cells:
-        yield "keys", f"{artifact.spec('keys').shape[0]} keys for {cells} cells"
-    lines = artifact.manifest.facts.get("lines")
-    if not isinstance(lines, list) or not isinstance(draws, int):
-        yield "planes", "the manifest does not say which lines and draws there are"
-        return
-    for number, line in enumerate(lines if not wrong else ()):
-        first, length = line["first_cell"], len(line["planes"])
-        own = offsets[first : first + draws + 1]
-        if len(own) != draws + 1 or (np.diff(own) != length).any():
-            yield "offsets", f"line {number}: not {draws} cells of {length} planes from cell {first} on"
-            return
-
-
-def _check_columns(indptr: NDArray[Any], indices: NDArray[Any]) -> Iterator[Finding]:
-    """Columns are those of nodes, and increase in each row: where they do not, another row begins."""
-    nodes = len(indptr) - 1
-    for start in range(0, len(indices), _BLOCK):
-        columns = indices[start : start + _BLOCK + 1] & np.uint32(_COLUMN)
-        if columns.max() >= nodes:
-            at = start + int((columns >= nodes).argmax())
-            yield "indices", f"row {_row_of(indptr, at)}: column {indices[at] & _COLUMN} of {nodes} nodes"
-            return
-        falls = start + 1 + np.flatnonzero(columns[1:] <= columns[:-1])
-        wrong = falls[indptr[np.searchsorted(indptr, falls)] != falls]
-        if len(wrong):
-            yield "indices", f"row {_row_of(indptr, int(wrong[0]))}: columns that do not increase"
-            return
-
-
-def _row_of(indptr: NDArray[Any], entry: int) -> int:
-    return int(np.searchsorted(indptr, entry, "right")) - 1
-
-
-def _check_weights(artifact: Artifact, name: str, length: int) -> Iterator[Finding]:
-    """Values are finite, not negative, and as many as they should be."""
-    values = artifact.array(name)
-    if len(values) != length:
-        yield name, f"{len(values)} values instead of {length}"
-    for start, block in _blocks(values):
-        bad = ~np.isfinite(block) | (block < 0)
-        if bad.any():
-            yield name, f"value {start + int(bad.argmax())} is negative or not finite"
-            return
-
-
-def _blocks(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """An array in blocks of rows, each with the number of its first."""
-    step = max(1, _BLOCK // max(1, values[:1].size))
-    for start in range(0, len(values), step):
-        yield start, values[start : start + step]
-
-
-def _check_strings(artifact: Artifact, column: str, length: int | None) -> Iterator[Finding]:
-    name = f"{column}_offsets"
-    if name not in artifact:
-        return
-    if f"{column}_utf8" not in artifact:
-        yield f"{column}_utf8", "missing"
-        return
-    offsets, size = artifact.array(name), artifact.spec(f"{column}_utf8").shape[0]
-    if length is not None and len(offsets) != length + 1:
-        yield name, f"{len(offsets)} offsets for {length} strings"
-    yield from _check_offsets(name, offsets, size)
-
-
-def _check_offsets(name: str, offsets: NDArray[Any], end: int) -> Iterator[Finding]:
-    """Offsets start at 0, never go back, and end where the array behind them does."""
-    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != end:
-        yield name, f"offsets do not run from 0 to {end}"
-        return
-    for start in range(0, len(offsets) - 1, _BLOCK):
-        block = offsets[start : start + _BLOCK + 1]
-        backwards = np.flatnonzero(block[1:] < block[:-1])
-        if len(backwards):
-            yield name, f"offsets go backwards at row {start + int(backwards[0])}"
-            return
-
-
-def _check_range(artifact: Artifact, name: str, low: int, high: int) -> Iterator[Finding]:
-    """Every value is at least `low` and below `high`."""
-    values = artifact.array(name)
-    for start in range(0, len(values), _BLOCK):
-        block = values[start : start + _BLOCK]
-        outside = np.flatnonzero(((block < low) | (block >= high)).reshape(len(block), -1).any(axis=1))
-        if len(outside):
-            row = start + int(outside[0])
-            yield name, f"row {row}: {values[row]} is outside {low}..{high - 1}"
-            return
-
-
-def _strings(column: str) -> dict[str, ArrayRule]:
-    return {f"{column}_offsets": ArrayRule(("int64",)), f"{column}_utf8": ArrayRule(("uint8",))}
-
-
-KINDS: dict[tuple[str, int], Kind] = {
-    ("descriptors", 1): Kind(
-        {
-            "vectors": ArrayRule(("float32", "float16"), (2,), required=True),
-            "raw": ArrayRule(("float32", "float16", "uint8", "int8"), (2,)),
-            "labels": ArrayRule(("int32",), (1, 2)),
-            "class_numbers": ArrayRule(("int64",)),
-            **_strings("class_names"),
-            "ids": ArrayRule(("int64",)),
-            **_strings("ids"),
-            "dropped_ids": ArrayRule(("int64",)),
-            **_strings("dropped_ids"),
-        },
-        _check_descriptors,
-    ),
-    ("pca", 1): Kind(
-        {
-            "mean": ArrayRule(("float32",)),
-            "components": ArrayRule(("float32",), (2,)),
-            "explained_variance": ArrayRule(("float32",)),
-        },
-        _check_pca,
-    ),
-    ("cells", 1): Kind(
-        {
-            "vectors": ArrayRule(("float32", "float16"), (2,), required=True),
-            "order": ArrayRule(("uint32",), required=True),
-            "centroids": ArrayRule(("float32",), (2,), required=True),
-            "cell_of": ArrayRule(("uint32",), required=True),
-            "members": ArrayRule(("uint32",), required=True),
-            "offsets": ArrayRule(("int64",), required=True),
-        },
-        _check_cells,
-    ),
-    ("knn", 1): Kind(
-        {
-            "neighbors": ArrayRule(("uint32",), (2,), required=True),
-            "similarities": ArrayRule(("float32",), (2,), required=True),
-        },
-        _check_knn,
-    ),
-    ("graph", 1): Kind(
-        {
-            "indptr": ArrayRule(("int64",), required=True),
-            "indices": ArrayRule(("uint32",), required=True),
-            "scale": ArrayRule(("float32",), required=True),
-            "weights": ArrayRule(("float32", "float16")),
-            "order": ArrayRule(("uint32",)),
-        },
-        _check_graph,
-    ),
-    ("scores", 1): Kind(
-        {
-            "scores": ArrayRule(("float32",), (3,)),
-            "column_sums": ArrayRule(("float32",), (2,)),
-            "class_numbers": ArrayRule(("int64",), required=True),
-            **_strings("class_names"),
-            "top_classes": ArrayRule(("int32",), (2,)),
-            "top_scores": ArrayRule(("float32",), (2,)),
-        },
-        _check_scores,
-    ),
-    ("logreg", 1): Kind(
-        {
-            "safetensors": ArrayRule(("uint8",), required=True),
-            "class_numbers": ArrayRule(("int64",), required=True),
-            **_strings("class_names"),
-        },
-        _check_logreg,
-    ),
-    ("report", 1): Kind(
-        {
-            "planes": ArrayRule(("int64",), (2,), required=True),
-            "offsets": ArrayRule(("int64",), required=True),
-            "keys": ArrayRule(("uint8",), (2,), required=True),
-        },
-        _check_report,
-    ),
-}

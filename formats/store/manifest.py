@@ -39,18 +39,19 @@ class Recipe:
     """All that decides what an artifact will hold, known before it is made.
 
     `inputs` says for each input what it is: {"artifact": name, "object": id} or {"source": name, "bytes": ..., "digest": ...}.
-    `witness` (modification times) vouches for source files of which the digest only saw samples. It is no part of the
-    manifest: the same bytes in another file are the same artifact.
+    `source_fingerprints` (paths, sizes and modification times) cover the parts of source files that the digest did not sample.
+    They are recorded with the run and not in the manifest: the same bytes in another file are the same artifact.
     """
 
     kind: str
     schema: int
     parameters: Json
     inputs: Json
-    witness: Json = field(default_factory=dict)
+    source_fingerprints: Json = field(default_factory=dict)
 
     def to_json(self) -> Json:
-        return dict(vars(self))
+        document = dict(vars(self))
+        return {"witness": document.pop("source_fingerprints"), **document}
 
 
 @dataclass(frozen=True)

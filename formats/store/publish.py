@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, InputError, Locked
+from mmdiff.formats.errors import FOLDER, BadOption, Corrupt, DiskFull, InputError, Locked, Parameter, Part, call
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
@@ -134,7 +134,9 @@ class Draft:
         if needed > free:
             raise DiskFull(
                 f"{self.name}, array {name}: {needed:,} bytes are still to be written, but the disk has {free:,} free. "
-                "Make room, or put the store on another disk with --store."
+                "Make room, or put the store on another disk with ",
+                Parameter("store", FOLDER),
+                ".",
             )
         self.writers[name] = writer
         return writer
@@ -239,7 +241,7 @@ class Publication:
     def __enter__(self) -> Self:
         _refuse_other_folders(self.store.path)
         try:
-            self._take(seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: `mmdiff gc` is running.")
+            self._take(seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: ", call("gc"), " is running.")
             for name in self.names:
                 lock = self._work(name) / "lock"
                 self._take(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
@@ -267,7 +269,7 @@ class Publication:
         for folder in sorted(self.store.objects.glob(f"{recipe.kind}-*")):
             with suppress(Corrupt):
                 artifact = self.store.open_object(f"objects/{folder.name}", folder.name)
-                same = artifact.manifest.follows(recipe) and artifact.run.get("witness") == recipe.witness
+                same = artifact.manifest.follows(recipe) and artifact.run.get("witness") == recipe.source_fingerprints
                 if same and not any(problems_of_files(artifact)):
                     return artifact
         return None
@@ -280,7 +282,7 @@ class Publication:
     def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
         """Makes a finished draft an object, which has no name yet."""
         self._mark(self.store.objects, self._work(draft.name))
-        object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.witness})
+        object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.source_fingerprints})
         self._unnamed[draft.name] = self.store.objects / object_name
         return self.store.open_object(draft.name, object_name)
 
@@ -326,9 +328,9 @@ class Publication:
                 seam.remove_file(folder / "zarr.json")
                 seam.remove_empty_folder(folder)
 
-    def _take(self, lock: int | None, problem: str) -> None:
+    def _take(self, lock: int | None, *problem: Part) -> None:
         if lock is None:
-            raise Locked(f"{problem} Wait for it to end, then run this again.")
+            raise Locked(*problem, " Wait for it to end, then run this again.")
         self._locks.append(lock)
 
     def _release(self) -> None:
@@ -350,13 +352,15 @@ class Publication:
 def _refuse_other_folders(path: Path) -> None:
     """A store is a folder of its own."""
     if path.exists() and not path.is_dir():
-        raise BadOption(f"{path}: a file, not a folder. Name another place for the store with --store.")
+        raise BadOption(f"{path}: a file, not a folder. Name another place with ", Parameter("store", FOLDER), ".")
     # Looked at once: another run may be making a store of it at this moment.
     names = {entry.name for entry in _entries(path)}
     if "zarr.json" in names:
         Store.open(path)
     elif names - {"work"}:
-        raise BadOption(f"{path}: a folder with other files in it, not a store. Name a new folder with --store.")
+        raise BadOption(
+            f"{path}: a folder with other files in it, not a store. Name a new folder with ", Parameter("store", FOLDER), "."
+        )
 
 
 def _holder_of(lock: Path) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, Corrupt, Missing
+from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Missing, Parameter, call, did_you_mean
+from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.storage.crc import TAIL_BYTES, Advance, crc32c_of_file, tail
+from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
 from mmdiff.formats.storage.mapping import map_chunks
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import (
@@ -56,9 +57,9 @@ CHECKED_ON_OPEN = 16 << 20
 _ARTIFACT_NAME = re.compile(rf"({'|'.join(NAMESPACES)})/[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Artifact:
-    """An immutable object of a store, found under a name."""
+    """An immutable artifact of a store: named arrays, mapped when they are asked for, as in `artifact["vectors"]`."""
 
     name: str
     object_name: str
@@ -78,8 +79,31 @@ class Artifact:
         """How the artifact came about: times, memory, versions, the command."""
         return parse_run(self.store.run_text(self.name, self.object_name), f"{self.name} (run/zarr.json)")
 
+    @property
+    def facts(self) -> Json:
+        """Facts that were found while the artifact was made, such as the number of classes."""
+        return self.manifest.facts
+
     def __contains__(self, array: str) -> bool:
         return array in self.manifest.arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.manifest.arrays)
+
+    def keys(self) -> KeysView[str]:
+        """The names of the arrays."""
+        return self.manifest.arrays.keys()
+
+    def __getitem__(self, array: str) -> NDArray[Any]:
+        """An array, as `array` returns it."""
+        return self.array(array)
+
+    def __repr__(self) -> str:
+        arrays = ", ".join(
+            f"{name} {' x '.join(map(str, entry.spec.shape))} {entry.spec.dtype}"
+            for name, entry in self.manifest.arrays.items()
+        )
+        return f"Artifact({self.name}, kind {self.manifest.kind}: {arrays or 'no arrays'})"
 
     def spec(self, array: str) -> ArraySpec:
         return self._entry(array).spec
@@ -109,7 +133,8 @@ class Artifact:
 
     def _entry(self, array: str) -> ArrayEntry:
         if array not in self.manifest.arrays:
-            raise Missing(f"{self.name}: there is no array {array!r}. It has: {', '.join(self.manifest.arrays)}.")
+            guess = did_you_mean(array, self.manifest.arrays)
+            raise Missing(f"{self.name}: there is no array {array!r}. {guess}It has: {', '.join(self.manifest.arrays)}.")
         return self.manifest.arrays[array]
 
     def check_metadata(self, array: str) -> None:
@@ -132,7 +157,7 @@ class Artifact:
                 finally:
                     os.close(descriptor)
             except Corrupt as error:
-                raise Corrupt(f"{self.name}, array {array}: {error} {self.remedy}") from None
+                raise Corrupt(f"{self.name}, array {array}: ", *error.parts, f" {self.remedy}") from None
 
 
 @dataclass(frozen=True)
@@ -152,7 +177,11 @@ class Store:
             if (path / "work").is_dir():
                 return cls(path)
             raise Missing(
-                f"{path}: no store here. Make one with `mmdiff import FILE --role background`, or name yours with --store."
+                f"{path}: no store here. Make one with ",
+                call("add", FILE, role="background"),
+                ", or name yours with ",
+                Parameter("store", FOLDER),
+                ".",
             )
         check_mark(read_file(marker, str(path)), str(path))
         return cls(path)
@@ -180,7 +209,7 @@ class Store:
 
     def object_name(self, name: str) -> str | None:
         """The folder in `objects/` that a name leads to."""
-        link = self.path / check_name(name)
+        link = self.path / check_name(name, self.names)
         if not link.is_symlink():
             return None
         target = link.readlink()
@@ -197,8 +226,7 @@ class Store:
         """The artifact of that name, its manifest checked against the digest it is known by."""
         found = self.object_name(name)
         if found is None:
-            known = ", ".join(self.names()) or "nothing yet"
-            raise Missing(f"{name}: not in the store {self}. It holds: {known}.")
+            raise missing_artifact(name, str(self), self.names(), "nothing yet")
         return self.open_object(name, found)
 
     def open_object(self, name: str, object_name: str) -> Artifact:
@@ -244,12 +272,20 @@ def is_name(name: str) -> bool:
     return _ARTIFACT_NAME.fullmatch(name) is not None
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, known: Callable[[], Iterable[str]] = tuple) -> str:
+    """Refuses what cannot be a name, and suggests the nearest of the known ones."""
     if not is_name(name):
         raise BadOption(
-            f"{name!r} is no name of an artifact. Names look like descriptors/background; `mmdiff inspect` lists them."
+            f"{name!r} is no name of an artifact. {did_you_mean(name, known())}Names look like descriptors/background; ",
+            call("inspect"),
+            " lists them.",
         )
     return name
+
+
+def missing_artifact(name: str, store: str, names: Sequence[str], none: str) -> Missing:
+    """The error for a name that a store does not have; `none` is said of a store without names."""
+    return Missing(f"{name}: not in the store {store}. {did_you_mean(name, names)}It holds: {', '.join(names) or none}.")
 
 
 def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:

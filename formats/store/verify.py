@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.storage.crc import Advance, crc32c_of_file, tail
-from mmdiff.formats.store.kinds import problems_of_content
+from mmdiff.formats.storage.crc import crc32c_of_file, tail
+from mmdiff.formats.store.kinds import Kinds, problems_of_content
 from mmdiff.formats.store.store import (
     NAMESPACE_JSON,
     NAMESPACES,
@@ -52,7 +53,7 @@ def bytes_to_read(store: Store, names: Iterable[str]) -> int:
     return total
 
 
-def verify(store: Store, names: Iterable[str], advance: Advance = lambda _: None) -> Iterator[Problem]:
+def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = lambda _: None) -> Iterator[Problem]:
     """Checks artifacts in full; `advance` hears how many bytes have been read."""
     for name in names:
         try:
@@ -65,7 +66,7 @@ def verify(store: Store, names: Iterable[str], advance: Advance = lambda _: None
             damaged = True
             yield problem
         if not damaged:
-            for array, what in problems_of_content(artifact):
+            for array, what in problems_of_content(artifact, kinds):
                 yield Problem(name, array, None, what, artifact.remedy)
 
 

@@ -12,7 +12,7 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Missing, Stale
 from mmdiff.formats.sources.columns.reading import read_column
 from mmdiff.formats.sources.text import read_lines
-from mmdiff.formats.store.fingerprint import fingerprint, witness
+from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import NAME as GRAPH
@@ -59,7 +59,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
         table, classes = encode(column, None, numbered=True, where=labels)
         nodes, path = graph.node_of_row, Path(labels.partition("::")[0])
         inputs["labels"] = fingerprint(path.name, [path])
-        seen = {"labels": witness([path])}
+        seen = {"labels": source_fingerprint([path])}
     else:
         own = _labelled_seeds(store, artifact)
         table, classes, seen = own.array("labels"), Classes.of(own), {}

@@ -22,7 +22,7 @@ from mmdiff.formats.sources.columns.reading import read_column
 from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.storage.strings import Strings
-from mmdiff.formats.store.fingerprint import fingerprint, witness
+from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json
 from mmdiff.importing.rows import as_float32, examine, refuse_bad
 
@@ -51,7 +51,7 @@ class Data:
         files = {"train": train.files, "test": test.files}
         files |= {key: (split_spec(config.files[key])[0],) for key in config.files if key not in files}
         prints = {key: fingerprint(Path(config.files[key]).name, paths) for key, paths in files.items()}
-        seen = {key: witness(paths) for key, paths in files.items()}
+        seen = {key: source_fingerprint(paths) for key, paths in files.items()}
         return cls(_rows(train), labels[0], _rows(test), labels[1], prints, seen)
 
     def of_classes(self, classes: tuple[int, ...]) -> Ids:

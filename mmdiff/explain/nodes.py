@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +17,8 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, MissingExtra
+from mmdiff.formats.errors import BadOption
+from mmdiff.formats.extras import load
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import NAME as GRAPH
@@ -165,7 +165,4 @@ def _embedded(file: Path) -> str | None:
 
 
 def _pillow() -> tuple[Any, Any]:
-    try:
-        return import_module("PIL.Image"), import_module("PIL.ImageOps")
-    except ImportError as error:
-        raise MissingExtra("Pillow", "report", "making thumbnails") from error
+    return load("PIL.Image", "making thumbnails"), load("PIL.ImageOps", "making thumbnails")

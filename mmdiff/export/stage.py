@@ -3,51 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
-from mmdiff.export.arrays import write_csr, write_npy, write_npz, write_safetensors
-from mmdiff.export.predictions import write_predictions_csv, write_predictions_parquet
-from mmdiff.export.tables import write_csv, write_parquet
 from mmdiff.export.target import check_place, whole_file
 from mmdiff.formats.errors import BadOption
+from mmdiff.formats.store.kinds import Exports, Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.runtime.progress import Progress, silent
-
-Writer = Callable[[Artifact, Sequence[str], IO[bytes], Progress], None]
-"""Writes the given arrays of an artifact; those that write one array get one."""
-
-TableWriter = Callable[[Store, Artifact, IO[bytes], Progress], None]
-"""Writes what an artifact says together with others of its store."""
-
-
-@dataclass(frozen=True)
-class Exports:
-    """What a kind of artifact can be exported to, by the ending of the file, and which of its arrays is the main one.
-
-    `counted` is the array that has one row for each of the artifact's, where the main one has not. `tables` are files that no
-    array of the artifact makes alone.
-    """
-
-    main: str | None
-    writers: Mapping[str, Writer]
-    counted: str | None = None
-    tables: Mapping[str, TableWriter] = field(default_factory=dict)
-
-
-_ARRAYS: dict[str, Writer] = {".npy": write_npy, ".npz": write_npz}
-_ANY_KIND = Exports(None, _ARRAYS)
-_BY_KIND = {
-    "descriptors": Exports("vectors", {**_ARRAYS, ".parquet": write_parquet, ".csv": write_csv}),
-    "pca": Exports("components", _ARRAYS),
-    "knn": Exports("neighbors", _ARRAYS),
-    "graph": Exports("indices", {**_ARRAYS, ".npz": write_csr}, counted="scale"),
-    "scores": Exports("scores", _ARRAYS, tables={".parquet": write_predictions_parquet, ".csv": write_predictions_csv}),
-    "logreg": Exports("safetensors", {".safetensors": write_safetensors, **_ARRAYS}, counted="class_numbers"),
-}
 
 
 @dataclass(frozen=True)
@@ -66,11 +30,13 @@ class Outcome:
         return asdict(self) | {"seconds": round(self.seconds, 3)}
 
 
-def export(store: Store, name: str, file: Path, array: str | None = None, progress: Progress = silent) -> Outcome:
+def export(
+    store: Store, name: str, file: Path, array: str | None = None, progress: Progress = silent, *, kinds: Kinds
+) -> Outcome:
     """Writes an artifact, or one array of it, to `file`, which is replaced when the new one is whole."""
     clock = time.perf_counter()
     artifact = store.open_artifact(name)
-    exports = _BY_KIND.get(artifact.manifest.kind, _ANY_KIND)
+    exports = kind_of(artifact, kinds).exports
     ending = file.suffix.lower()
     if ending not in exports.writers and ending not in exports.tables:
         endings = ", ".join([*exports.writers, *exports.tables])

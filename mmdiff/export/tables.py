@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.export.arrays import CheckedArray, CheckedStrings, rows_per_block
-from mmdiff.formats.errors import BadOption, MissingExtra
+from mmdiff.formats.errors import BadOption
+from mmdiff.formats.extras import load
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact
 from mmdiff.labels.classes import UNLABELLED, Classes
@@ -30,10 +30,7 @@ from mmdiff.runtime.progress import Progress
 
 def arrow(needed_for: str) -> tuple[Any, Any]:
     """The modules pyarrow and pyarrow.parquet."""
-    try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "files", needed_for) from error
+    return load("pyarrow", needed_for), load("pyarrow.parquet", needed_for)
 
 
 def strings_column(pa: Any, values: Strings) -> Any:

@@ -13,7 +13,7 @@ from mmdiff.formats.errors import BadOption, BadRow, CountMismatch, InputError, 
 from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.graphs import ENDINGS, NeighbourFile, read_csr
 from mmdiff.formats.sources.opening import open_source
-from mmdiff.formats.store.fingerprint import fingerprint, witness
+from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -212,4 +212,4 @@ def _recipe(request: Request, store: Store, roles: Json, weights: Json) -> Recip
         if identity is not None and count:
             inputs[role] = {"artifact": f"descriptors/{role}", "object": identity}
     chosen = weights | ({} if request.distances is None else {"metric": request.metric})
-    return Recipe(KIND, SCHEMA, chosen, inputs, {key: witness([file]) for key, file in files.items()})
+    return Recipe(KIND, SCHEMA, chosen, inputs, {key: source_fingerprint([file]) for key, file in files.items()})

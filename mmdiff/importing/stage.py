@@ -19,7 +19,7 @@ from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.storage.arrays import even_rows_per_chunk
-from mmdiff.formats.store.fingerprint import fingerprint, witness
+from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import ArrayWriter, Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -162,7 +162,7 @@ def _inputs(request: Request, source: Source) -> Json:
         if spec is not None:
             files[key] = (_without_folder(spec), (split_spec(spec)[0],))
     prints = {key: fingerprint(name, paths) for key, (name, paths) in files.items()}
-    return {"prints": prints, "witness": {key: witness(paths) for key, (_, paths) in files.items()}}
+    return {"prints": prints, "witness": {key: source_fingerprint(paths) for key, (_, paths) in files.items()}}
 
 
 def _without_folder(spec: str) -> str:

@@ -7,39 +7,36 @@ from typing import Any
 
 import numpy as np
 
-from mmdiff.evaluation.scores import score_statistics, what_scores
-from mmdiff.experiment.results import report_statistics, what_report
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.store.gc import find_garbage
+from mmdiff.formats.store.kinds import Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.graph.statistics import graph_statistics, knn_statistics, what_graph, what_knn
 from mmdiff.inspection.distribution import distribution
 from mmdiff.labels.classes import UNLABELLED, Classes
 from mmdiff.labels.ids import ids_of
-from mmdiff.logreg.model import logreg_statistics, what_logreg
 from mmdiff.runtime.staleness import made_from, reasons_stale, sources_gone
 
 # Statistics of values are taken on this many rows, spread evenly: enough for every digit that is shown.
 _SAMPLE_ROWS = 1 << 16
 
 
-def overview(store: Store) -> Json:
+def overview(store: Store, kinds: Kinds) -> Json:
     """The store as a whole: its artifacts, and what `mmdiff gc` would remove."""
     garbage = find_garbage(store)
     return {
         "store": str(store),
-        "artifacts": [_line(store, name) for name in store.names()],
+        "artifacts": [_line(store, name, kinds) for name in store.names()],
         "unnamed": [{"folder": str(item.folder), "bytes": item.bytes, "why": item.why} for item in garbage],
     }
 
 
-def details(store: Store, name: str) -> Json:
+def details(store: Store, name: str, kinds: Kinds) -> Json:
     """All there is to say of one artifact without printing its rows."""
     artifact = store.open_artifact(name)
     manifest = artifact.manifest
     return {
-        **_line(store, name),
+        **_line(store, name, kinds),
         "schema": manifest.schema,
         "parameters": manifest.parameters,
         "inputs": manifest.inputs,
@@ -54,7 +51,7 @@ def details(store: Store, name: str) -> Json:
             for array, entry in manifest.arrays.items()
         },
         "run": artifact.run,
-        "statistics": _STATISTICS[manifest.kind](artifact),
+        "statistics": kind_of(artifact, kinds).statistics(artifact),
     }
 
 
@@ -76,7 +73,7 @@ def _plain(value: Any) -> int | str:
     return value if isinstance(value, str) else int(value)
 
 
-def _line(store: Store, name: str) -> Json:
+def _line(store: Store, name: str, kinds: Kinds) -> Json:
     """What the overview says of one artifact."""
     artifact = store.open_artifact(name)
     manifest = artifact.manifest
@@ -84,7 +81,7 @@ def _line(store: Store, name: str) -> Json:
         "artifact": name,
         "object": artifact.id,
         "kind": manifest.kind,
-        "what": _WHAT[manifest.kind](artifact),
+        "what": kind_of(artifact, kinds).title(artifact),
         "bytes": manifest.bytes_on_disk,
         "made": artifact.run["started"],
         "seconds": artifact.run["seconds"],
@@ -106,20 +103,20 @@ def _span(span: str, length: int) -> tuple[int, int]:
     return first, last
 
 
-def _what_descriptors(artifact: Artifact) -> str:
+def what_descriptors(artifact: Artifact) -> str:
     vectors = artifact.spec("vectors")
     classes = artifact.manifest.facts.get("classes")
     return f"{vectors.shape[0]:,} x {vectors.shape[1]} {vectors.dtype}" + (f", {classes:,} classes" if classes else "")
 
 
-def _what_pca(artifact: Artifact) -> str:
+def what_pca(artifact: Artifact) -> str:
     facts = artifact.manifest.facts
     if not facts["reduces"]:
         return f"{facts['width']} dimensions, not reduced"
     return f"{facts['width']} to {facts['dims']} dimensions, {facts['explained_variance']:.1%} of the variance"
 
 
-def _descriptor_statistics(artifact: Artifact) -> Json:
+def descriptor_statistics(artifact: Artifact) -> Json:
     vectors = artifact.array("vectors")
     step = -(-len(vectors) // _SAMPLE_ROWS)
     norms = np.linalg.norm(vectors[::step].astype(np.float32), axis=1)
@@ -145,7 +142,7 @@ def _label_statistics(artifact: Artifact) -> Json:
     }
 
 
-def _pca_statistics(artifact: Artifact) -> Json:
+def pca_statistics(artifact: Artifact) -> Json:
     if "explained_variance" not in artifact:
         return {}
     cumulative = np.cumsum(artifact.array("explained_variance"))
@@ -153,33 +150,11 @@ def _pca_statistics(artifact: Artifact) -> Json:
     return {"variance_explained_by_first": {str(n): round(float(cumulative[n - 1]), 4) for n in at}}
 
 
-def _what_cells(artifact: Artifact) -> str:
+def what_cells(artifact: Artifact) -> str:
     rows, width = artifact.spec("vectors").shape
     return f"{rows:,} x {width} {artifact.spec('vectors').dtype} in {artifact.manifest.facts['cells']:,} cells"
 
 
-def _cell_statistics(artifact: Artifact) -> Json:
+def cell_statistics(artifact: Artifact) -> Json:
     cells = artifact.manifest.facts["cells"]
     return {"rows_per_cell": distribution(np.diff(artifact.array("offsets")[: cells + 1]))}
-
-
-_WHAT = {
-    "descriptors": _what_descriptors,
-    "pca": _what_pca,
-    "cells": _what_cells,
-    "knn": what_knn,
-    "graph": what_graph,
-    "scores": what_scores,
-    "logreg": what_logreg,
-    "report": what_report,
-}
-_STATISTICS = {
-    "descriptors": _descriptor_statistics,
-    "pca": _pca_statistics,
-    "cells": _cell_statistics,
-    "knn": knn_statistics,
-    "graph": graph_statistics,
-    "scores": score_statistics,
-    "logreg": logreg_statistics,
-    "report": report_statistics,
-}

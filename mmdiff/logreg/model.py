@@ -7,13 +7,13 @@ What `mmdiff inspect` tells of a logistic regression.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Corrupt, MissingExtra
+from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.extras import load
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact
 from mmdiff.inspection.distribution import distribution
@@ -36,10 +36,7 @@ def from_safetensors(artifact: Artifact) -> Model:
 
 
 def _safetensors() -> Any:
-    try:
-        return import_module("safetensors.numpy")
-    except ImportError as error:
-        raise MissingExtra("safetensors", "torch", "a logistic regression") from error
+    return load("safetensors.numpy", "a logistic regression")
 
 
 def what_logreg(artifact: Artifact) -> str:

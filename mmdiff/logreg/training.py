@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, MissingExtra
+from mmdiff.formats.errors import BadOption
+from mmdiff.formats.extras import load
 from mmdiff.labels.classes import UNLABELLED
 from mmdiff.runtime.progress import Advance
 
@@ -155,10 +155,7 @@ def train(
 
 
 def load_torch() -> Any:
-    try:
-        return import_module("torch")
-    except ImportError as error:
-        raise MissingExtra("torch", "torch", "logistic regression") from error
+    return load("torch", "logistic regression")
 
 
 def choose_device(torch: Any, wanted: Device) -> str:

@@ -20,7 +20,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import mmdiff
-from mmdiff.formats.errors import BadOption, ClusterError, InputError, MissingExtra
+from mmdiff.formats.errors import BadOption, ClusterError, InputError, Parameter
+from mmdiff.formats.extras import load
 from mmdiff.runtime.executor import Executor, LocalExecutor, Result, Unit, Work
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores
@@ -43,7 +44,7 @@ def executor_on(dask: str | None, needed: Path) -> Iterator[Executor]:
     if dask is None or not needed.exists():
         yield LocalExecutor()
         return
-    distributed = _load()
+    distributed = load("distributed", Parameter("dask"))
     # A client that found no scheduler is closed when it is collected as garbage. Were that while another one is being made, in
     # the same thread, it would wait for ever for a lock that the other one holds.
     gc.collect()
@@ -60,14 +61,6 @@ def executor_on(dask: str | None, needed: Path) -> Iterator[Executor]:
                 "prints; or local:2, for two workers on this machine."
             ) from None
         yield DaskExecutor(distributed, client, dask, needed)
-
-
-def _load() -> ModuleType:
-    try:
-        import distributed
-    except ImportError:
-        raise MissingExtra("distributed", "dask", "--dask") from None
-    return distributed
 
 
 def _count(dask: str) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-Advance = Callable[[int], None]
-Progress = Callable[[str, int, str], AbstractContextManager[Advance]]
-"""Called with what is done, how much there is of it, and its unit; gives the function to call as it gets done."""
+from mmdiff.formats.progress import Advance, Progress
+
+__all__ = ["Advance", "Progress", "silent"]
 
 
 @contextmanager

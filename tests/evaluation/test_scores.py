@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mmdiff.evaluation.metrics import predictions, ranks_of
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.store.kinds import tensor_shapes
+from mmdiff.formats.store.checks import tensor_shapes
 from mmdiff.formats.store.store import Store
 from mmdiff.labels.classes import Classes
 from mmdiff.logreg.stage import Request as LogregRequest

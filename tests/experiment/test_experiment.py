@@ -24,6 +24,7 @@ from mmdiff.formats.store.verify import verify
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.in_memory import graph_of
 from mmdiff.graph.weights import Weighting
+from mmdiff.kinds import KINDS
 from mmdiff.labels.classes import UNLABELLED
 from tests.support.graphs import make_graph, some_lists
 from tests.support.naive_protocol import NaiveProtocol
@@ -188,7 +189,7 @@ def test_verify_finds_a_report_that_contradicts_itself(quick_folder: Path, chang
     facts = {"lines": [{"first_cell": 0, "planes": [0, 1]}]}
     publish(quick_folder / "store", "reports/x", arrays | change, Recipe("report", 1, {"draws": 3}, {}), facts)
     store = Store.open(quick_folder / "store")
-    assert [problem.what for problem in verify(store, store.names())] == told
+    assert [problem.what for problem in verify(store, store.names(), KINDS)] == told
 
 
 def test_another_config_takes_over_the_cells_of_a_report(quick_folder: Path, computed: list[Cell]) -> None:
@@ -275,7 +276,7 @@ def test_every_variant_of_the_diffusion_runs(quick_folder: Path, options: dict[s
     del config["groups"]["test"]
     outcome = run(quick_folder, config)
     store = Store.open(quick_folder / "store")
-    assert not list(verify(store, store.names()))
+    assert not list(verify(store, store.names(), KINDS))
     assert all(max(line["mean"]["top5"]) > 0.5 for line in outcome.artifact.manifest.facts["lines"])
 
 

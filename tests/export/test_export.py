@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,19 @@ from typer.testing import CliRunner
 
 from mmdiff.cli import app
 from mmdiff.export import arrays as reading
+from mmdiff.export import stage
 from mmdiff.export import tables as csvs
-from mmdiff.export.stage import export
 from mmdiff.export.target import whole_file
 from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, Missing, MissingExtra
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.importing.stage import Request, import_descriptors
+from mmdiff.kinds import KINDS
 from mmdiff.runtime.progress import Advance
 from tests.support.stores import SMALL_CHUNKS, chunks_of
 
 ROWS, WIDTH = 300, 12
+export = partial(stage.export, kinds=KINDS)
+
 X = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
 NAMES = ["goldfish, Carassius auratus", 'the "reel"', "žába", "go-kart"]
 
@@ -302,7 +306,7 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, named: Artifact) -> None
 def test_an_interrupted_command_says_that_nothing_changed(
     tmp_path: Path, named: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mmdiff.export.stage.export", interrupt)

@@ -21,6 +21,7 @@ from mmdiff.formats.store.manifest import object_id
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.formats.store.verify import verify, verify_frame
 from mmdiff.importing.stage import import_descriptors
+from mmdiff.kinds import KINDS
 from tests.support.stores import SMALL_CHUNKS, Inputs, chunks_of, full_seeds, make_inputs, make_store, problems, publish, recipe
 
 SEEDS = "descriptors/seeds"
@@ -76,7 +77,7 @@ def test_a_flipped_bit_anywhere_is_found_and_never_gives_wrong_numbers(shared: S
     before = file.read_bytes()
     flip(file, data.draw(st.integers(0, len(before) - 1)), data.draw(st.integers(0, 7)))
     try:
-        assert list(verify(shared, [name]))
+        assert list(verify(shared, [name], KINDS))
         with pytest.raises(Corrupt, match=name):
             open_and_compare(shared, name, expected)
     finally:

@@ -21,7 +21,7 @@ sizes = st.one_of(st.integers(0, 3 * PAGE_BYTES), st.sampled_from([PAGE_BYTES, 6
 
 @settings(max_examples=40)
 @given(sizes=st.lists(sizes, max_size=4), shift=st.sampled_from([0, 1, 64]))
-def test_a_file_written_past_the_cache_is_the_same(quick_folder: Path, tmp_path: Path, sizes: list[int], shift: int) -> None:
+def test_a_file_written_by_direct_io_is_the_same(quick_folder: Path, tmp_path: Path, sizes: list[int], shift: int) -> None:
     draw = np.random.default_rng(0)
     pieces = [np.zeros(8, np.uint8)]
     for size in sizes:

@@ -11,9 +11,9 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from mmdiff.formats.store.kinds import KINDS
 from mmdiff.formats.store.store import Store
 from mmdiff.formats.store.verify import verify, verify_frame
+from mmdiff.kinds import KINDS
 from tests.support import golden_reader as plain
 from tests.support.make_golden import (
     BACKGROUND_ROWS,
@@ -185,7 +185,7 @@ def test_mmdiff_reads_the_same(name: str) -> None:
 
 def test_the_golden_store_is_whole() -> None:
     store = Store.open(GOLDEN)
-    assert list(verify(store, store.names())) == []
+    assert list(verify(store, store.names(), KINDS)) == []
     assert list(verify_frame(store)) == []
 
 

@@ -30,7 +30,7 @@ from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.storage import windows as format_windows
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
-from mmdiff.formats.storage.direct import page_aligned, past_the_cache
+from mmdiff.formats.storage.direct import direct_io, page_aligned
 from mmdiff.formats.storage.windows import windows_on
 from mmdiff.formats.store.publish import ArrayWriter
 from mmdiff.graph.graph import CsrGraph
@@ -49,7 +49,7 @@ def direct(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whether files can be read past the cache at all; tests/test_direct.py shows what happens where they cannot."""
     file = tmp_path_factory.mktemp("direct") / "file"
     file.write_bytes(bytes(PAGE_BYTES))
-    with file.open("rb") as opened, past_the_cache(opened.fileno()) as possible:
+    with file.open("rb") as opened, direct_io(opened.fileno()) as possible:
         if possible and os.preadv(opened.fileno(), [page_aligned((PAGE_BYTES,), "uint8").data], 0):
             return
     pytest.skip("the file system has no way past the cache")
@@ -103,7 +103,7 @@ def test_a_file_system_that_has_no_windows(when: str, tmp_path: Path, monkeypatc
         raise OSError(errno.EINVAL, "direct I/O")
 
     if when == "opened":
-        monkeypatch.setattr(format_windows, "go_past_the_cache", lambda _: False)
+        monkeypatch.setattr(format_windows, "enable_direct_io", lambda _: False)
     else:
         monkeypatch.setattr(os, "preadv", refused)
     before = open_files()
@@ -197,7 +197,7 @@ def sums(stream: Stream) -> NDArray[Any]:
 
 @pytest.mark.parametrize("compute", [whole, some, spread, advanced, neighbours, sums])
 @pytest.mark.parametrize("most", [1 << 20, 300])
-def test_past_the_cache_everything_is_the_same_to_the_last_bit(
+def test_with_direct_io_everything_is_the_same_to_the_last_bit(
     graph: CsrGraph, compute: Callable[[Stream], NDArray[Any]], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where windows are too small for some blocks, which then come from the map."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from numpy.typing import NDArray
 
 import mmdiff
 from mmdiff.export import arrays as reading
-from mmdiff.export.stage import export
+from mmdiff.export import stage
 from mmdiff.formats.errors import Corrupt, InputError
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import COLUMN, CsrGraph
 from mmdiff.graph.weights import Weighting
+from mmdiff.kinds import KINDS
 from tests.support.graphs import make_graph, some_lists
 from tests.support.naive import naive_symmetrise
 from tests.support.stores import SMALL_CHUNKS, chunks_of, problems, publish, recipe
@@ -36,6 +38,8 @@ def random_matrix(nodes: int, share: float, seed: int, values: str) -> Any:
     }[values] * (draw.random((nodes, nodes)) < share)
     return scipy.sparse.csr_array(dense)
 
+
+export = partial(stage.export, kinds=KINDS)
 
 matrices = st.builds(
     random_matrix,

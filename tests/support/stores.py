@@ -20,6 +20,7 @@ from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.formats.store.verify import Problem, verify, verify_frame
 from mmdiff.importing.stage import Request, import_descriptors
+from mmdiff.kinds import KINDS
 from mmdiff.runtime.progress import Advance
 
 SMALL_CHUNKS = 8192
@@ -125,7 +126,7 @@ def interrupted_after_first_chunk(what: str, total: int, unit: str) -> Iterator[
 
 
 def problems(store: Store) -> list[Problem]:
-    return [*verify(store, store.names()), *verify_frame(store)]
+    return [*verify(store, store.names(), KINDS), *verify_frame(store)]
 
 
 def tree(path: Path, with_runs: bool = True) -> dict[str, bytes | str]:

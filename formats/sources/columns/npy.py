@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,8 @@ def read_npy_column(path: Path) -> Column:
 
 def _values(file: RawFile, header: NpyHeader) -> NDArray[np.int64] | Strings:
     if header.dtype.kind in "SU":
-        return integers_or_strings(_strings(file, header))
+        read = partial(read_rows, file, header)
+        return integers_or_strings(fixed_width_strings(read, header.shape, header.dtype, file.name))
     if header.dtype.kind not in "iuf":
         raise UnreadableSource(
             f"{file.name}: holds values of type {header.dtype}, expected integers or strings. Save it as such."
@@ -45,17 +48,20 @@ def _values(file: RawFile, header: NpyHeader) -> NDArray[np.int64] | Strings:
     return whole_numbers(values, file.name) if header.dtype.kind == "f" else int64_or_strings(values)
 
 
-def _strings(file: RawFile, header: NpyHeader) -> Strings:
-    rows, per_row = (*header.shape, 1)[:2]
-    block = max(1, BLOCK_BYTES // max(1, header.dtype.itemsize * per_row))
+def fixed_width_strings(
+    read: Callable[[int, int], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any], name: str
+) -> Strings:
+    """numpy's strings of fixed width, which `read` gives by rows, without their padding."""
+    rows, per_row = (*shape, 1)[:2]
+    block = max(1, BLOCK_BYTES // max(1, dtype.itemsize * per_row))
     parts = []
     for start in range(0, rows, block):
-        fixed = read_rows(file, header, start, min(start + block, rows)).reshape(-1)
+        fixed = read(start, min(start + block, rows)).reshape(-1)
         try:
             parts.append(_flat(fixed))
         except ValueError as error:
             raise UnreadableSource(
-                f"{file.name}, rows {start:,} to {start + len(fixed) // per_row:,}: text that is not valid Unicode "
+                f"{name}, rows {start:,} to {start + len(fixed) // per_row:,}: text that is not valid Unicode "
                 f"({error}). Save the strings again as UTF-8 or as numpy unicode."
             ) from error
     return concatenate_strings(parts)

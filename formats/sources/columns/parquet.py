@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.extras import import_extra
+from mmdiff.formats.extras import load
 from mmdiff.formats.sources.base import Column
 from mmdiff.formats.sources.columns.integers import int64_or_strings, integers_or_strings, whole_numbers
 from mmdiff.formats.sources.parquet import open_parquet
@@ -34,8 +34,8 @@ class _Reader:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.pa = import_extra("pyarrow", name)
-        self.pc = import_extra("pyarrow.compute", name)
+        self.pa = load("pyarrow", f"reading {name}")
+        self.pc = load("pyarrow.compute", f"reading {name}")
 
     def column(self, chunked: Any) -> Column:
         if len(chunked) == 0:
@@ -43,7 +43,7 @@ class _Reader:
         if not hasattr(chunked.type, "value_field"):
             return Column(self._values(chunked))
         lengths = self.pc.fill_null(self.pc.list_value_length(chunked), 0).to_numpy().astype(np.int64)
-        return _padded(self._values(self.pc.list_flatten(chunked)), lengths)
+        return Column.of_lists(self._values(self.pc.list_flatten(chunked)), lengths)
 
     def _values(self, chunked: Any) -> NDArray[np.int64] | Strings:
         types = self.pa.types
@@ -72,19 +72,3 @@ class _Reader:
         offsets = np.frombuffer(offset_buffer, np.int64)[joined.offset : joined.offset + len(joined) + 1]
         utf8 = np.frombuffer(byte_buffer, np.uint8)[offsets[0] : offsets[-1]]
         return integers_or_strings(Strings(offsets - offsets[0], utf8))
-
-
-def _padded(values: NDArray[np.int64] | Strings, lengths: NDArray[np.int64]) -> Column:
-    """Lists of different lengths as rows of one length."""
-    per_row = max(1, int(lengths.max()))
-    filled = np.arange(per_row) < lengths[:, None]
-    if isinstance(values, Strings):
-        # Empty strings take no bytes, so that padding only repeats offsets.
-        sizes = np.zeros(filled.shape, np.int64)
-        sizes[filled] = np.diff(values.offsets)
-        offsets = np.zeros(sizes.size + 1, np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        return Column(Strings(offsets, values.utf8), per_row)
-    padded = np.full(filled.shape, -1, np.int64)
-    padded[filled] = values
-    return Column(padded.reshape(-1), per_row)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from mmdiff.formats.errors import MissingExtra
+from mmdiff.formats.extras import load
 from mmdiff.kernels.jit import kernel
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import in_threads
@@ -155,10 +155,7 @@ def _principal(centred: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: int, gpu: bool) -> NDArray[np.float32]:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtra("faiss", "cpu", "building the graph") from None
+    faiss = load("faiss", "building the graph")
     wanted = min(centroids, len(rows))
     clusters = faiss.Kmeans(
         rows.shape[1],

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, MissingExtra
+from mmdiff.formats.errors import BadOption
+from mmdiff.formats.extras import load
 
 Lists = tuple[NDArray[np.float32], NDArray[np.int64]]
 Search = Callable[[NDArray[np.float32], int], Lists]
@@ -35,11 +36,7 @@ GIB = float(1 << 30)
 
 def load_faiss() -> Any:
     """The module, which faiss-cpu and faiss-gpu both provide."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingExtra("faiss", "cpu", "building the graph") from error
-    return faiss
+    return load("faiss", "building the graph")
 
 
 def gpus() -> int:
