@@ -22,7 +22,7 @@ from mmdiff.graph.in_memory import symmetric_graph
 from mmdiff.graph.lists import MOST_NODES, NONE, Block
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
-from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Progress, silent
 
 Metric = Literal["similarity", "distance"]
@@ -138,19 +138,16 @@ def import_graph(path: Path, request: Request, progress: Progress = silent) -> O
     weighting = _weighting(request)
     given = MatrixFile(request.file) if request.file.suffix.lower() == MATRIX else _open_lists(request)
     roles = _roles(Store(path), request.file, given.nodes)
+
+    def fill(draft: Draft) -> Json:
+        if isinstance(given, MatrixFile):
+            return given.write(draft) | roles
+        return symmetrise(given, draft, request.memory, progress, weighting) | {"symmetrised": True} | roles
+
     with Publication(path, [NAME], request.command) as publication:
         recipe = _recipe(request, Store(path), roles, parameters(weighting))
-        artifact = publication.find(recipe)
-        reused = artifact is not None
-        if artifact is None:
-            draft = publication.draft(NAME, recipe)
-            if isinstance(given, MatrixFile):
-                facts = given.write(draft)
-            else:
-                facts = symmetrise(given, draft, request.memory, progress, weighting) | {"symmetrised": True}
-            artifact = publication.publish(draft, facts | roles, run.record())
-        publication.link({NAME: artifact})
-        return Outcome(artifact, reused, run.seconds)
+        made = make(publication, NAME, recipe, run, fill)
+        return Outcome(made.artifact, made.reused, run.seconds)
 
 
 def _weighting(request: Request) -> Weighting | None:
