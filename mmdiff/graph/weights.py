@@ -58,7 +58,7 @@ class Weighting:
             raise BadOption(f"--lambda {self.parameter:g}: all weights would vanish with k = {k}. Use {least:g} or more.")
 
 
-def choose(edge_weights: EdgeWeights, sigma: float | None, lambda_: float | None, dtype: Dtype = "float32") -> Weighting | None:
+def choose(edge_weights: EdgeWeights, sigma: float | None, lambda_: float | None) -> Weighting | None:
     """The weighting that options name; None is the constant one, for which nothing needs to be stored."""
     given = {"sigma": sigma, "lambda": lambda_}
     wanted = {"constant": None, "gaussian": "sigma", "meaningful": "lambda"}[edge_weights]
@@ -74,7 +74,7 @@ def choose(edge_weights: EdgeWeights, sigma: float | None, lambda_: float | None
         )
     if not (math.isfinite(parameter) and parameter > 0):
         raise BadOption(f"--{wanted} {parameter:g}: a positive number is needed, for example {_EXAMPLES[edge_weights]}.")
-    return Weighting(edge_weights, parameter, dtype)
+    return Weighting(edge_weights, parameter)
 
 
 def parameters(weighting: Weighting | None) -> Json:

@@ -221,8 +221,7 @@ def test_probe_and_entrance_reach_the_recall_they_report(monkeypatch: pytest.Mon
     exhaustive_probe = Probe(cells, lists, points, 0.97, 0)
     BB = search_flat(cells.vectors, cells.vectors, 10)
     exhaustive = Entrance(cells, BB, points, 0.97, 0)
-    for module in ("probe", "enter"):
-        monkeypatch.setattr(f"mmdiff.knn.{module}.EXHAUSTIVE", 0)
+    monkeypatch.setattr("mmdiff.knn.search.outside.EXHAUSTIVE", 0)
     probe, entrance = Probe(cells, lists, points, 0.97, 0), Entrance(cells, BB, points, 0.97, 0)
     assert exhaustive_probe.facts["exhaustive"]
     assert not probe.facts["exhaustive"]

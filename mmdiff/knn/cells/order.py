@@ -48,10 +48,6 @@ class Cells:
         forest = Forest.of(arrays["cell_of"], arrays["members"], arrays["offsets"], len(arrays["order"]))
         return cls(arrays["vectors"], arrays["order"], arrays["centroids"], forest)
 
-    def members(self, cell: int) -> slice:
-        """The nodes of a cell of the first partition, which follow each other."""
-        return slice(*self.forest.trees[0].offsets[cell : cell + 2].tolist())
-
 
 def recipe(background: Artifact, k: int, recall: float | None, seed: int) -> Recipe:
     """`recall` None: one partition is enough, since the search does not go by cells."""
