@@ -17,11 +17,12 @@ from mmdiff.formats.store.fingerprint import fingerprint, witness
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.graph.graph import COLUMN, KIND, NAME, SCHEMA
+from mmdiff.graph.graph import KIND, NAME, SCHEMA
 from mmdiff.graph.in_memory import symmetric_graph
-from mmdiff.graph.lists import MOST_NODES, NONE, Block
+from mmdiff.graph.lists import MOST_NODES, Block
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
+from mmdiff.kernels.constants import COLUMN, NONE
 from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Progress, silent
 
@@ -81,7 +82,7 @@ class FileLists:
                 f"{self._file.path}, row {start + row}: neighbour {found[row, column]} of {self.nodes} nodes. Neighbours are "
                 f"rows, 0 to {self.nodes - 1}, or -1 for none: correct the list."
             )
-        neighbors = np.where(none, np.uint32(NONE), found.astype(np.uint32))
+        neighbors = np.where(none, NONE, found.astype(np.uint32))
         return neighbors, self._similarities(start, stop, none)
 
     def _similarities(self, start: int, stop: int, none: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.store.manifest import Json
-from mmdiff.graph.lists import NONE
+from mmdiff.kernels.constants import NONE
 
 Formula = Literal["gaussian", "meaningful"]
 EdgeWeights = Literal["constant", "gaussian", "meaningful"]
@@ -34,7 +34,7 @@ class Weighting:
 
     def of(self, neighbors: NDArray[np.uint32], similarities: NDArray[np.float32]) -> NDArray[np.float32]:
         """The weight of every entry of some lists; that of NONE is of no importance."""
-        given = neighbors != np.uint32(NONE)
+        given = neighbors != NONE
         squares = np.maximum(2 - 2 * np.where(given, similarities, np.float32(1)), np.float32(0))
         if self.formula == "gaussian":
             gaussian: NDArray[np.float32] = np.exp(squares / np.float32(-(self.parameter**2)))

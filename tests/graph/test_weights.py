@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmdiff.formats.errors import BadOption
-from mmdiff.graph.lists import NONE
 from mmdiff.graph.weights import Weighting, choose, parameters
+from mmdiff.kernels.constants import NONE
 from tests.support.graphs import SomeLists, lists_of_all_kinds
 from tests.support.naive import naive_weights
 

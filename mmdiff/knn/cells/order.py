@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact
+from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.forest import Forest, Tree, by_cell
 from mmdiff.knn.search.flat import Sample, draw
-from mmdiff.knn.search.topk import NONE, Lists, merge, settle_candidates
+from mmdiff.knn.search.topk import Lists, merge, settle_candidates
 from mmdiff.runtime.progress import Progress
 from mmdiff.runtime.threads import in_threads
 
