@@ -32,7 +32,8 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.publish import ArrayWriter
-from mmdiff.graph.graph import COLUMN, CsrGraph
+from mmdiff.graph.graph import CsrGraph
+from mmdiff.kernels.constants import COLUMN
 from mmdiff.runtime.memory import available_bytes
 from mmdiff.runtime.threads import cores, in_threads
 

@@ -108,14 +108,14 @@ def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
     from mmdiff.diffusion.io.graph_stream import Stream
     from mmdiff.diffusion.seeds import Seeds
     from mmdiff.formats.storage.direct import page_aligned
-    from mmdiff.kernels.bfloat16 import encode
+    from mmdiff.kernels.floats import bfloat16_encode
 
     out, seed_update = (
         page_aligned((graph.nodes, COLUMNS), "float32"),
         SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), L.shape[1])),
     )
     short, short_out = page_aligned((graph.nodes, COLUMNS), "uint16"), page_aligned((graph.nodes, COLUMNS), "uint16")
-    short[:] = encode(L)
+    short[:] = bfloat16_encode(L)
     runs: dict[str, Callable[[], Any]] = {}
     with Stream(graph) as stream:
         runs["mmdiff"] = lambda: product(stream, L, out, seed_update)

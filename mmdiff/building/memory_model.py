@@ -65,14 +65,6 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Needs:
-    """The least memory that will do, and what the disk must have room for while `models/cells` and `knn/BB` are made."""
-
-    memory: int
-    disk: int
-
-
-@dataclass(frozen=True)
 class Sizes:
     """What the needs follow from. `nodes` are those of the background, `points` the others: seeds, and test points when
     transductive. `index_bytes` is what an index that the user chose holds in memory.
@@ -89,13 +81,6 @@ class Sizes:
     @property
     def row_bytes(self) -> int:
         return self.width * np.dtype(self.dtype).itemsize
-
-
-def needs(nodes: int, width: int, dtype: str, k: int, partitions: int = USUAL_PARTITIONS) -> Needs:
-    """Of `build-graph --index auto` over so many background nodes, with so many partitions and one pass over them."""
-    sizes = Sizes(nodes, width, dtype, k)
-    least = max(stage(sizes).least for stage in (for_cells, for_background, for_graph))
-    return Needs(least, disk_for_background(sizes, partitions))
 
 
 def for_cells(sizes: Sizes) -> Stage:

@@ -31,7 +31,7 @@ from mmdiff.knn.completion import Background, Nodes, write_test, write_W0
 from mmdiff.knn.faiss_index.factory import index_bytes
 from mmdiff.knn.faiss_index.gpu import require_gpu
 from mmdiff.runtime.executor import Executor, LocalExecutor
-from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.find_or_make import input_of, make
 from mmdiff.runtime.progress import Progress, silent
 
 SCHEMA = 1
@@ -152,7 +152,7 @@ class _Stages:
     def graph(self, lists: Artifact, nodes: Nodes, weighting: Weighting | None) -> None:
         recipe = Recipe("graph", SCHEMA, parameters(weighting), self._inputs(lists.name, cell_order.NAME))
 
-        def make(draft: Draft, _threads: int) -> Json:
+        def write(draft: Draft, _threads: int) -> Json:
             rows = ArrayLists(lists.array("neighbors"), lists.array("similarities"))
             facts = symmetrise(rows, draft, self.request.memory, self.progress, weighting)
             if nodes.background is not None:
@@ -160,34 +160,40 @@ class _Stages:
             seeds = len(self.roles["seeds"].array("vectors")) if "seeds" in self.roles else 0
             return {**facts, "background": nodes.border, "seeds": seeds, "test": nodes.count - nodes.border - seeds}
 
-        self._make(GRAPH, recipe, make)
+        self._make(GRAPH, recipe, write)
 
     def _knn_recipe(self, name: str, *roles: str) -> Recipe:
         request = self.request
         values = {"lists": name, "k": request.k, "recall": request.recall, "seed": request.seed}
         values |= {"transductive": request.transductive}
         descriptors = {role: self.roles[role] for role in roles if role in self.roles}
-        inputs = {role: {"artifact": artifact.name, "object": artifact.id} for role, artifact in descriptors.items()}
+        inputs = {role: input_of(artifact) for role, artifact in descriptors.items()}
         return Recipe("knn", SCHEMA, values, {**inputs, **self._inputs(bb.NAME, cell_order.NAME)})
 
     def _inputs(self, *names: str) -> Json:
         made = {name: self.outcome.artifacts[name] for name in names if name in self.outcome.artifacts}
-        return {name.split("/")[1]: {"artifact": name, "object": artifact.id} for name, artifact in made.items()}
+        return {name.split("/")[1]: input_of(artifact) for name, artifact in made.items()}
 
-    def _make(self, name: str, recipe: Recipe, make: Callable[[Draft, int], Json]) -> Artifact:
-        """`make` is told how many threads the memory allows for."""
-        artifact = self.publication.find(recipe)
-        if artifact is None:
-            # Before the first stage that is made, whatever is to come is known to fit.
-            refuse_little_memory(self.request.memory, list(self.needs.items())[list(self.needs).index(name) :], self.sizes)
-            run = Run(self.request.command)
-            draft = self.publication.draft(name, recipe)
-            facts = make(draft, self.needs[name].threads(self.request.memory))
-            artifact = self.publication.publish(draft, facts, run.record())
-            self.outcome.seconds[name] = run.seconds
-        self.publication.link({name: artifact})
-        self.outcome.artifacts[name] = self.publication.store.open_artifact(name)
-        return self.outcome.artifacts[name]
+    def _make(self, name: str, recipe: Recipe, fill: Callable[[Draft, int], Json]) -> Artifact:
+        """Finds or makes the artifact of one stage; `fill` gets the number of threads that the memory allows."""
+        memory = self.request.memory
+
+        def refuse_little() -> None:
+            # Before the first stage that has to be made, this one and all later ones are known to fit.
+            refuse_little_memory(memory, list(self.needs.items())[list(self.needs).index(name) :], self.sizes)
+
+        made = make(
+            self.publication,
+            name,
+            recipe,
+            self.request.command,
+            lambda draft: fill(draft, self.needs[name].threads(memory)),
+            before=refuse_little,
+        )
+        if made.seconds is not None:
+            self.outcome.seconds[name] = made.seconds
+        self.outcome.artifacts[name] = made.artifact
+        return made.artifact
 
 
 def _index(request: Request, background: Artifact) -> str:

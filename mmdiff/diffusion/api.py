@@ -13,7 +13,7 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.graph.lists import NONE
+from mmdiff.kernels.constants import NONE
 from mmdiff.labels.classes import UNLABELLED
 
 COLS_PER_BATCH = 96

@@ -25,7 +25,7 @@ from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.runtime.executor import Executor, LocalExecutor
-from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Progress, silent
 
 KIND, SCHEMA = "scores", 1
@@ -157,20 +157,16 @@ def diffuse(
     prepared = prepare(store, request, units.workers)
     name = f"scores/{request.name}"
     with Publication(path, [name], request.command) as publication:
-        recipe = _recipe(prepared)
-        artifact = publication.find(recipe)
-        reused = artifact is not None
-        if artifact is None:
-            announce(prepared.needs)
-            draft = publication.draft(name, recipe)
-            facts, steps = _run(draft, prepared, progress, units)
-            artifact = publication.publish(draft, facts, run.record(steps=steps))
-        publication.link({name: artifact})
-        artifact = store.open_artifact(name)
+
+        def fill(draft: Draft) -> Json:
+            facts, run.entries["steps"] = _run(draft, prepared, progress, units)
+            return facts
+
+        made = make(publication, name, _recipe(prepared), run, fill, before=lambda: announce(prepared.needs))
     predictions: Json = {}
     if request.predict_nodes is not None:
-        predictions = write_predictions(store, artifact, request.predict_nodes, progress)
-    return Outcome(artifact, reused, run.seconds, prepared.needs, prepared.problem.warnings, predictions)
+        predictions = write_predictions(store, made.artifact, request.predict_nodes, progress)
+    return Outcome(made.artifact, made.reused, run.seconds, prepared.needs, prepared.problem.warnings, predictions)
 
 
 def _given_prior(request: Request, problem: Problem) -> tuple[NDArray[np.float64] | None, str]:

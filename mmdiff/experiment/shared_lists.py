@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from mmdiff.experiment.config import Background
 from mmdiff.experiment.protocol import Ids, Protocol
 from mmdiff.importing.space import Space
+from mmdiff.kernels.constants import NONE
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.outside import entering
-from mmdiff.knn.search.topk import NONE, Lists, merge
+from mmdiff.knn.search.topk import Lists, merge
 from mmdiff.runtime.progress import silent
 from mmdiff.runtime.threads import in_threads
 

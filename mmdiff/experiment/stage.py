@@ -24,7 +24,7 @@ from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.runtime.executor import Executor, LocalExecutor
-from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Advance, Progress, silent
 
 KIND, SCHEMA = "report", 1
@@ -63,17 +63,16 @@ def run_experiment(
     name = f"reports/{config.name}"
     recipe = Recipe(KIND, SCHEMA, config.parameters(), data.prints, data.witness)
     with Publication(path, [name], command) as publication:
-        artifact = publication.find(recipe)
-        reused, found = artifact is not None, 0
-        if artifact is None:
-            draft = publication.draft(name, recipe)
+
+        def fill(draft: Draft) -> Json:
             published = dict(_published(publication.store, data.witness))
             keeping = Keeping(draft, config, data.prints, protocols, published, units or LocalExecutor())
             facts, seconds = _write(draft, keeping, progress)
-            found = keeping.found
-            artifact = publication.publish(draft, facts, run.record(cell_seconds=seconds, cells_found=found))
-        publication.link({name: artifact})
-        return Outcome(publication.store.open_artifact(name), reused, found, run.seconds)
+            run.entries |= {"cell_seconds": seconds, "cells_found": keeping.found}
+            return facts
+
+        made = make(publication, name, recipe, run, fill)
+        return Outcome(made.artifact, made.reused, run.entries.get("cells_found", 0), run.seconds)
 
 
 @dataclass

@@ -20,8 +20,8 @@ from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.errors import BadOption
-from mmdiff.graph.graph import COLUMN, CsrGraph
-from mmdiff.graph.lists import NONE
+from mmdiff.graph.graph import CsrGraph
+from mmdiff.kernels.constants import COLUMN, NONE
 
 # Of S after every iteration so much is kept at a time; at least one class.
 STATE_BYTES = 1 << 30

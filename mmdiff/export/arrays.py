@@ -27,7 +27,7 @@ from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.storage.crc import crc32c
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact
-from mmdiff.graph.graph import COLUMN
+from mmdiff.kernels.constants import COLUMN
 from mmdiff.runtime.progress import Advance, Progress
 
 BLOCK_BYTES = 32 << 20

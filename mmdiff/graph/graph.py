@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.kernels.constants import COLUMN
 
 NAME = "graph/W"
 KIND = "graph"
 SCHEMA = 1
-
-COLUMN = np.uint32(0x7FFFFFFF)
-"""The bits of an index that are the column; the one above them says "reciprocal"."""
 
 
 class UserRows(NamedTuple):

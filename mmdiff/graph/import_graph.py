@@ -17,12 +17,13 @@ from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.graph.graph import COLUMN, KIND, NAME, SCHEMA
+from mmdiff.graph.graph import KIND, NAME, SCHEMA
 from mmdiff.graph.in_memory import symmetric_graph
-from mmdiff.graph.lists import MOST_NODES, NONE, Block
+from mmdiff.graph.lists import MOST_NODES, Block
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
-from mmdiff.runtime.find_or_make import Run
+from mmdiff.kernels.constants import COLUMN, NONE
+from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Progress, silent
 
 Metric = Literal["similarity", "distance"]
@@ -81,7 +82,7 @@ class FileLists:
                 f"{self._file.path}, row {start + row}: neighbour {found[row, column]} of {self.nodes} nodes. Neighbours are "
                 f"rows, 0 to {self.nodes - 1}, or -1 for none: correct the list."
             )
-        neighbors = np.where(none, np.uint32(NONE), found.astype(np.uint32))
+        neighbors = np.where(none, NONE, found.astype(np.uint32))
         return neighbors, self._similarities(start, stop, none)
 
     def _similarities(self, start: int, stop: int, none: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -138,19 +139,16 @@ def import_graph(path: Path, request: Request, progress: Progress = silent) -> O
     weighting = _weighting(request)
     given = MatrixFile(request.file) if request.file.suffix.lower() == MATRIX else _open_lists(request)
     roles = _roles(Store(path), request.file, given.nodes)
+
+    def fill(draft: Draft) -> Json:
+        if isinstance(given, MatrixFile):
+            return given.write(draft) | roles
+        return symmetrise(given, draft, request.memory, progress, weighting) | {"symmetrised": True} | roles
+
     with Publication(path, [NAME], request.command) as publication:
         recipe = _recipe(request, Store(path), roles, parameters(weighting))
-        artifact = publication.find(recipe)
-        reused = artifact is not None
-        if artifact is None:
-            draft = publication.draft(NAME, recipe)
-            if isinstance(given, MatrixFile):
-                facts = given.write(draft)
-            else:
-                facts = symmetrise(given, draft, request.memory, progress, weighting) | {"symmetrised": True}
-            artifact = publication.publish(draft, facts | roles, run.record())
-        publication.link({NAME: artifact})
-        return Outcome(artifact, reused, run.seconds)
+        made = make(publication, NAME, recipe, run, fill)
+        return Outcome(made.artifact, made.reused, run.seconds)
 
 
 def _weighting(request: Request) -> Weighting | None:

@@ -14,8 +14,9 @@ from mmdiff.formats.errors import InputError
 from mmdiff.graph import transpose, union
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import MOST_NODES
-from mmdiff.graph.union import LEAST_SUM, RECIPROCAL_SHIFT
+from mmdiff.graph.union import LEAST_SUM
 from mmdiff.graph.weights import Weighting
+from mmdiff.kernels.constants import RECIPROCAL_SHIFT
 
 _MOST_WEIGHT = float(np.finfo(np.float32).max)
 

@@ -7,9 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-NONE = 0xFFFFFFFF
-"""Stands in a list that has fewer than k neighbours, behind them."""
-
 MOST_NODES = (1 << 31) - 1
 """The top bit of a column says "reciprocal"."""
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact
-from mmdiff.graph.graph import COLUMN, CsrGraph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.inspection.distribution import distribution, distribution_of_counts
+from mmdiff.kernels.constants import COLUMN
 from mmdiff.kernels.jit import kernel
 
 # scipy takes a copy of the columns, and values beside them: up to here that is half a gigabyte.

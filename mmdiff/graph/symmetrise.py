@@ -26,8 +26,9 @@ from mmdiff.formats.store.growing import WAITING, Growth
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import Draft
 from mmdiff.graph import transpose, union
-from mmdiff.graph.lists import NONE, Lists
+from mmdiff.graph.lists import Lists
 from mmdiff.graph.weights import Weighting
+from mmdiff.kernels.constants import NONE
 from mmdiff.runtime.memory import anonymous_bytes
 from mmdiff.runtime.progress import Advance, Progress
 from mmdiff.runtime.threads import cores, in_order

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.graph.lists import NONE
-from mmdiff.kernels.jit import kernel, prefetch
+from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.jit import kernel
+from mmdiff.kernels.llvm import prefetch
 
-_NONE = np.uint32(NONE)
 _ONE = np.uint32(1)
 _TARGET = np.uint64(32)
 
@@ -35,7 +35,7 @@ def count(neighbors: NDArray[np.uint32], first: int, stop: int, degrees: NDArray
             target = neighbors[i, j]
             if np.uint32(target - base) < rows:
                 degrees[target] += _ONE
-            elif target >= nodes and target != _NONE and bad < 0:
+            elif target >= nodes and target != NONE and bad < 0:
                 bad = i
     return bad
 

@@ -9,59 +9,22 @@ In numba, int(x) of a uint32 is a uint64, and that with an int64 a float64; `0 +
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from mmdiff.graph.lists import NONE
+from mmdiff.kernels.constants import NONE, RECIPROCAL_SHIFT
 from mmdiff.kernels.jit import kernel
+from mmdiff.kernels.llvm import LANES, count_smaller
 
-_NONE = np.uint32(NONE)
 _NEXT = np.uint64(1)
-RECIPROCAL_SHIFT = np.uint32(31)
 
 # The inverse of a smaller sum would not be a float32.
 LEAST_SUM = 1e-37
 
 # Longer lists are sorted in the usual way: comparing all pairs is quick, but their number grows with the square.
 _MOST_PAIRED = 256
-
-# Entries that are compared at once: four vectors of AVX2.
-_LANES = 32
-
-
-@intrinsic
-def _count_smaller(typing: Any, entries: Any, count: Any, at: Any, places: Any) -> Any:  # noqa: ARG001
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        build = cast(Any, cgutils)
-        number = ir.IntType(32)
-        vector = ir.VectorType(number, _LANES)
-        undefined, zeros = ir.Constant(vector, ir.Undefined), ir.Constant(vector, None)
-        values = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        target = context.make_array(signature.args[3])(context, builder, arguments[3]).data
-        chosen = builder.bitcast(builder.gep(values, [arguments[2]]), vector.as_pointer())
-        out = builder.bitcast(builder.gep(target, [arguments[2]]), vector.as_pointer())
-        own = builder.load(chosen, align=4)
-        smaller = build.alloca_once_value(builder, zeros)
-        with build.for_range(builder, arguments[1]) as loop:
-            entry = builder.load(builder.gep(values, [loop.index]))
-            entry = builder.shuffle_vector(builder.insert_element(undefined, entry, number(0)), undefined, zeros)
-            # Numbers of nodes are below 2^31, so that they compare as signed numbers too; true is -1.
-            found = builder.sext(builder.icmp_signed("<", entry, own), vector)
-            builder.store(builder.sub(builder.load(smaller), found), smaller)
-        builder.store(builder.load(smaller), out, align=4)
-        return context.get_dummy_value()
-
-    return types.void(entries, types.intp, types.intp, places), emit
-
-
-count_smaller = cast(Callable[[NDArray[np.uint32], Any, int, NDArray[np.uint32]], None], _count_smaller)
-"""places[at : at + 32] = how many of the first `count` entries are smaller than each of entries[at : at + 32]."""
 
 
 @kernel
@@ -96,7 +59,7 @@ def sort_distinct(
     """
     k = len(row)
     for j in range(k):
-        found[j] = _NONE
+        found[j] = NONE
     if found_weights is not None:
         for j in range(k):
             found_weights[j] = 0
@@ -116,7 +79,7 @@ def sort_distinct(
         found[size] = node
         if found_weights is not None:
             found_weights[size] = found_weights[j]
-        size += node != _NONE
+        size += node != NONE
     return size
 
 
@@ -186,10 +149,10 @@ def unite_by_place(
     """
     if is_repeated(entries, np.uint64(k), total):
         return first
-    for at in range(0, k, _LANES):
+    for at in range(0, k, LANES):
         count_smaller(entries, np.int64(total), at, places)
     for j in range(total):
-        placed[j] = _NONE
+        placed[j] = NONE
     for j in range(k):
         placed[places[j]] = entries[j]
         if entry_weights is not None and placed_weights is not None:
@@ -202,12 +165,12 @@ def unite_by_place(
         # What is left of the incoming entries is not smaller than the entry of a place, and NONE is larger than all.
         columns[size] = min(x, y) | np.uint32(np.uint32(x == y) << RECIPROCAL_SHIFT)
         if values is not None and entry_weights is not None and placed_weights is not None:
-            value = entry_weights[q] if x == _NONE else placed_weights[s]
+            value = entry_weights[q] if x == NONE else placed_weights[s]
             values[size] = value + entry_weights[q] if x == y else value
         # Of an edge that goes both ways the place behind it is the other half.
         size += _NEXT - both
         both = np.uint64(x == y)
-        q += np.uint64(x == _NONE)
+        q += np.uint64(x == NONE)
     return size if q == total else first
 
 
@@ -230,8 +193,8 @@ def unite_by_order(
     p, own_end = np.uint64(0), np.uint64(count)
     q, end = np.uint64(begin), np.uint64(stop)
     while p < own_end or q < end:
-        x = own[p] if p < own_end else _NONE
-        y = incoming[q] if q < end else _NONE
+        x = own[p] if p < own_end else NONE
+        y = incoming[q] if q < end else NONE
         columns[size] = min(x, y) | np.uint32(np.uint32(x == y) << RECIPROCAL_SHIFT)
         if values is not None and own_weights is not None and incoming_weights is not None:
             value = np.float32(0)
@@ -264,8 +227,8 @@ def merge(
     `first_row` is the number of the first row within the range. Rows of the range are consumed: each is merged once.
     """
     k = neighbors.shape[1]
-    room = 2 * k + longest_of(cursors, first_row, len(neighbors)) + _LANES
-    own, places = np.empty(k, np.uint32), np.empty(k + _LANES, np.uint32)
+    room = 2 * k + longest_of(cursors, first_row, len(neighbors)) + LANES
+    own, places = np.empty(k, np.uint32), np.empty(k + LANES, np.uint32)
     entries, placed = np.empty(room, np.uint32), np.empty(room, np.uint32)
     own_weights = None if weights is None else np.empty(k, np.float32)
     entry_weights = None if weights is None else np.empty(room, np.float32)
@@ -279,7 +242,7 @@ def merge(
         total = k + stop - begin
         first: Any = size
         if k <= _MOST_PAIRED:
-            lay_side_by_side(neighbors[i], incoming, np.uint64(begin), np.uint64(stop), entries, _NONE)
+            lay_side_by_side(neighbors[i], incoming, np.uint64(begin), np.uint64(stop), entries, NONE)
             if weights is not None and incoming_weights is not None and entry_weights is not None:
                 lay_side_by_side(weights[i], incoming_weights, np.uint64(begin), np.uint64(stop), entry_weights, np.float32(0))
             size = unite_by_place(

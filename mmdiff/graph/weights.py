@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.store.manifest import Json
-from mmdiff.graph.lists import NONE
+from mmdiff.kernels.constants import NONE
 
 Formula = Literal["gaussian", "meaningful"]
 EdgeWeights = Literal["constant", "gaussian", "meaningful"]
@@ -34,7 +34,7 @@ class Weighting:
 
     def of(self, neighbors: NDArray[np.uint32], similarities: NDArray[np.float32]) -> NDArray[np.float32]:
         """The weight of every entry of some lists; that of NONE is of no importance."""
-        given = neighbors != np.uint32(NONE)
+        given = neighbors != NONE
         squares = np.maximum(2 - 2 * np.where(given, similarities, np.float32(1)), np.float32(0))
         if self.formula == "gaussian":
             gaussian: NDArray[np.float32] = np.exp(squares / np.float32(-(self.parameter**2)))
@@ -58,7 +58,7 @@ class Weighting:
             raise BadOption(f"--lambda {self.parameter:g}: all weights would vanish with k = {k}. Use {least:g} or more.")
 
 
-def choose(edge_weights: EdgeWeights, sigma: float | None, lambda_: float | None, dtype: Dtype = "float32") -> Weighting | None:
+def choose(edge_weights: EdgeWeights, sigma: float | None, lambda_: float | None) -> Weighting | None:
     """The weighting that options name; None is the constant one, for which nothing needs to be stored."""
     given = {"sigma": sigma, "lambda": lambda_}
     wanted = {"constant": None, "gaussian": "sigma", "meaningful": "lambda"}[edge_weights]
@@ -74,7 +74,7 @@ def choose(edge_weights: EdgeWeights, sigma: float | None, lambda_: float | None
         )
     if not (math.isfinite(parameter) and parameter > 0):
         raise BadOption(f"--{wanted} {parameter:g}: a positive number is needed, for example {_EXAMPLES[edge_weights]}.")
-    return Weighting(edge_weights, parameter, dtype)
+    return Weighting(edge_weights, parameter)
 
 
 def parameters(weighting: Weighting | None) -> Json:

@@ -28,7 +28,7 @@ from mmdiff.importing.columns import Columns, notes_on, read_columns
 from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
 from mmdiff.importing.space import Space
 from mmdiff.labels.classes import Classes
-from mmdiff.runtime.find_or_make import Run
+from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.threads import in_threads
 
@@ -115,19 +115,18 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
     with Publication(path, names, request.command) as publication:
         rows = drop_bad_rows(source, progress) if request.on_bad == "drop" else Kept(source)
         if request.makes_space:
-            space = _make_space(publication, request, rows, inputs, run, progress)
+            space = _find_or_make_space(publication, request, rows, inputs, run, progress)
         else:
             space = spaces.open_for(publication.store, source, request.dims, request.normalize, request.role)
-        recipe = _recipe(request, inputs, space.id)
-        artifact, found = publication.find(recipe), 0
-        reused = artifact is not None
-        if artifact is None:
-            draft = publication.draft(request.name, recipe)
-            found = _write(draft, request, rows, columns, Space.of(space), progress)
-            facts = columns.facts() | {"rows": rows.rows, "dropped": rows.reasons}
-            artifact = publication.publish(draft, facts, run.record(chunks_found=found))
-        publication.link({spaces.NAME: space, request.name: artifact} if request.makes_space else {request.name: artifact})
-        return Outcome(artifact, reused, found, run.seconds, notes_on(publication.store, request.role))
+
+        def fill(draft: Draft) -> Json:
+            run.entries["chunks_found"] = _write(draft, request, rows, columns, Space.of(space), progress)
+            return columns.facts() | {"rows": rows.rows, "dropped": rows.reasons}
+
+        named_with = {spaces.NAME: space} if request.makes_space else {}
+        made = make(publication, request.name, _recipe(request, inputs, space), run, fill, named_with=named_with)
+        notes = notes_on(publication.store, request.role)
+        return Outcome(made.artifact, made.reused, run.entries.get("chunks_found", 0), run.seconds, notes)
 
 
 def _refuse_contradictions(store: Store, request: Request) -> None:
@@ -171,24 +170,27 @@ def _without_folder(spec: str) -> str:
     return Path(path).name + separator + inner
 
 
-def _make_space(publication: Publication, request: Request, rows: Kept, inputs: Json, run: Run, progress: Progress) -> Artifact:
+def _find_or_make_space(
+    publication: Publication, request: Request, rows: Kept, inputs: Json, run: Run, progress: Progress
+) -> Artifact:
+    """The space made from these rows; it gets its name together with the descriptors."""
     dims = request.dims or spaces.DEFAULT_DIMS
     seen = {"source": inputs["witness"]["source"]}
     recipe = spaces.recipe(inputs["prints"]["source"], dims, request.normalize, request.on_bad, seen)
-    found = publication.find(recipe)
-    if found is not None:
-        return found
-    space = Space.make(rows, dims, request.normalize, progress)
-    draft = publication.draft(spaces.NAME, recipe)
-    space.write(draft)
-    return publication.publish(draft, space.facts(rows.rows), run.record())
+
+    def fill(draft: Draft) -> Json:
+        space = Space.make(rows, dims, request.normalize, progress)
+        space.write(draft)
+        return space.facts(rows.rows)
+
+    return make(publication, spaces.NAME, recipe, run, fill, named_with=None).artifact
 
 
-def _recipe(request: Request, inputs: Json, space_id: str) -> Recipe:
+def _recipe(request: Request, inputs: Json, space: Artifact) -> Recipe:
     keep_raw = request.role != "background" if request.keep_raw is None else request.keep_raw
     parameters = {"role": request.role, "dtype": request.dtype, "keep_raw": keep_raw, "on_bad": request.on_bad}
-    space = {"artifact": spaces.NAME, "object": space_id}
-    return Recipe("descriptors", SCHEMA, parameters, {**inputs["prints"], "pca": space}, inputs["witness"])
+    pca = {"artifact": spaces.NAME, "object": space.id}
+    return Recipe("descriptors", SCHEMA, parameters, {**inputs["prints"], "pca": pca}, inputs["witness"])
 
 
 def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: Space, progress: Progress) -> int:

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from mmdiff.kernels.jit import emit_prefetch
+from mmdiff.kernels.llvm import emit_prefetch
 
 _MOST_LANES = 8
 _LINE_BYTES = 64

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import Draft
+from mmdiff.kernels.constants import NONE
 from mmdiff.knn.background import ListWriter, Searchers
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.outside import Entrance, Probe
-from mmdiff.knn.search.topk import NONE, Lists, merge
+from mmdiff.knn.search.topk import Lists, merge
 from mmdiff.runtime.progress import Progress
 
 

@@ -1,6 +1,6 @@
-"""The record of a run: when, how long, with what versions and how much memory. It is kept beside the artifact it made.
+"""The one find-or-make: an artifact of a stage is found by its recipe, or else drafted, filled, published; then it is named.
 
-One artifact of a stage: found if it was made before from the same inputs, else made, and given its name.
+Beside each artifact lies the record of the run that made it: command, time, versions and peak memory.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 from mmdiff.formats.store.manifest import Json, Recipe
@@ -23,10 +24,11 @@ _VERSIONS = ("mmdiff", "numpy", "scipy", "numba", "zarr")
 
 
 class Run:
-    """A run that is under way."""
+    """A run that is under way. `entries` go into its record beside what every record holds."""
 
     def __init__(self, command: str) -> None:
         self.command = command
+        self.entries: Json = {}
         self._started = datetime.now(UTC)
         self._clock = time.perf_counter()
 
@@ -34,8 +36,8 @@ class Run:
     def seconds(self) -> float:
         return time.perf_counter() - self._clock
 
-    def record(self, **more: Any) -> dict[str, Any]:
-        """What is known of the run now."""
+    def record(self) -> Json:
+        """The record of the run, as of now."""
         return {
             "command": self.command,
             "started": self._started.isoformat(timespec="seconds"),
@@ -44,41 +46,65 @@ class Run:
             "host": platform.node(),
             "cores": len(os.sched_getaffinity(0)),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},
-            **more,
+            **self.entries,
         }
 
 
 @dataclass(frozen=True)
 class Made:
-    """An artifact, and the seconds it took; None if it was there."""
+    """An artifact, and the seconds it took to make it; None if it was found."""
 
     artifact: Artifact
     seconds: float | None
+
+    @property
+    def reused(self) -> bool:
+        return self.seconds is None
 
     def summary(self) -> Json:
         return {
             "artifact": self.artifact.name,
             "object": self.artifact.id,
-            "reused": self.seconds is None,
+            "reused": self.reused,
             "seconds": round(self.seconds or 0.0, 3),
             "bytes": self.artifact.manifest.bytes_on_disk,
             "facts": self.artifact.manifest.facts,
         }
 
 
-def make(publication: Publication, name: str, recipe: Recipe, command: str, fill: Callable[[Draft], Json], **more: Any) -> Made:
-    """`fill` writes the arrays and returns the facts; `more` is for the record of the run."""
+def make(
+    publication: Publication,
+    name: str,
+    recipe: Recipe,
+    run: Run | str,
+    fill: Callable[[Draft], Json],
+    *,
+    before: Callable[[], None] = lambda: None,
+    named_with: Mapping[str, Artifact] | None = MappingProxyType({}),
+    **entries: Any,
+) -> Made:
+    """Finds the artifact of a recipe, or makes it, and gives it its name.
+
+    `before` is called if the artifact has to be made, before anything is written: it announces what is coming, or refuses it.
+    `fill` writes the arrays and returns the facts. `run` is the run that the record describes, or a command, which begins a
+    run of its own now; `entries`, and what `fill` adds to `run.entries`, are part of the record. The artifacts of `named_with`
+    get their names at the same time, first; with None the artifact gets no name yet.
+    """
     artifact, seconds = publication.find(recipe), None
     if artifact is None:
-        run = Run(command)
+        before()
+        run = Run(run) if isinstance(run, str) else run
         draft = publication.draft(name, recipe)
         facts = fill(draft)
-        artifact = publication.publish(draft, facts, run.record(**more))
+        run.entries |= entries
+        artifact = publication.publish(draft, facts, run.record())
         seconds = run.seconds
-    publication.link({name: artifact})
+    if named_with is None:
+        return Made(artifact, seconds)
+    publication.link({**named_with, name: artifact})
     return Made(publication.store.open_artifact(name), seconds)
 
 
 def input_of(artifact: Artifact) -> Json:
-    """How a recipe names an artifact that something is made from."""
+    """An artifact as the input of a recipe."""
     return {"artifact": artifact.name, "object": artifact.id}

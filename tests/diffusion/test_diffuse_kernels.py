@@ -30,8 +30,8 @@ from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.store.publish import ArrayWriter
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.graph.lists import NONE
-from mmdiff.kernels.bfloat16 import decode, encode, keep, widen
+from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.floats import bfloat16_decode, bfloat16_encode, keep, widen
 from mmdiff.kernels.jit import exact_kernel
 from tests.diffusion.test_diffusion import assert_close, graphs, some_labels, some_neighbors
 from tests.support.graphs import some_graph
@@ -100,7 +100,7 @@ def test_product_by_way_of_the_disk_is_the_same_to_the_last_bit(
     nodes: int, width: int, seed: int, short: bool, block: int
 ) -> None:
     graph, S = some_graph(nodes, 4, seed), some_S(nodes, width, seed)
-    values = encode(S) if short else S
+    values = bfloat16_encode(S) if short else S
     rows = some_rows(nodes, seed)
     seed_update = SeedUpdate(Seeds.of(np.arange(nodes), some_labels(nodes, width, 2, seed), width), 0.8)
     spec = ArraySpec.fit(values.shape, values.dtype.name, rows_per_chunk((nodes, width), values.dtype.name))
@@ -138,20 +138,20 @@ def test_product_from_a_frontier_is_that_of_the_matrix_to_the_last_bit(
     graph: CsrGraph, width: int, seed: int, seed_update: tuple[float, bool], short: bool, block: int, needs: bool
 ) -> None:
     S = some_S(graph.nodes, width, seed, 0.1)
-    S = decode(encode(S)) if short else S
+    S = bfloat16_decode(bfloat16_encode(S)) if short else S
     seeds = Seeds.of(np.arange(graph.nodes), some_labels(graph.nodes, width, 2, seed), width)
     needed = some_rows(graph.nodes, seed) if needs else None
     kept = np.dtype(np.uint16 if short else np.float32)
     expected = np.zeros(S.shape, kept)
     with blocks_of(block), Stream(graph) as stream:
-        product(stream, encode(S) if short else S, expected, SeedUpdate(seeds, *seed_update), needed)
+        product(stream, bfloat16_encode(S) if short else S, expected, SeedUpdate(seeds, *seed_update), needed)
         after = advance_frontier(stream, frontier_of(S), SeedUpdate(seeds, *seed_update), needed, short)
         spread = np.zeros(S.shape, kept)
         nonzero = spread_frontier(stream, frontier_of(S), spread, SeedUpdate(seeds, *seed_update), needed, compact=False)
         rows = np.arange(graph.nodes) if needed is None else needed
         compact = np.empty((len(rows), width), kept)
         assert spread_frontier(stream, frontier_of(S), compact, SeedUpdate(seeds, *seed_update), rows, compact=True) == nonzero
-    np.testing.assert_array_equal(after.block(0, graph.nodes), decode(expected))
+    np.testing.assert_array_equal(after.block(0, graph.nodes), bfloat16_decode(expected))
     np.testing.assert_array_equal(spread, expected)
     np.testing.assert_array_equal(compact, expected[rows])
     assert nonzero == np.count_nonzero(expected) == np.count_nonzero(after.values)
@@ -200,10 +200,10 @@ patterns = st.one_of(
 def test_bfloat16_rounds_to_the_nearest_and_between_two_to_the_even_one(drawn: list[tuple[int, bool]]) -> None:
     values = np.array([bits | (negative << 31) for bits, negative in drawn], np.uint32).view(np.float32)
     expected = np.array([naive_bfloat16(value) for value in values], np.float64)
-    np.testing.assert_array_equal(decode(encode(values)).astype(np.float64), expected)
+    np.testing.assert_array_equal(bfloat16_decode(bfloat16_encode(values)).astype(np.float64), expected)
     bits, out = np.empty((len(values), 1), np.uint16), np.empty_like(values)
     keep_and_widen(values, bits, out)
-    np.testing.assert_array_equal(bits[:, 0], encode(values))
+    np.testing.assert_array_equal(bits[:, 0], bfloat16_encode(values))
     np.testing.assert_array_equal(out.astype(np.float64), expected)
 
 
@@ -288,8 +288,8 @@ def test_states_say_the_same_of_test_points_however_they_are_kept(
     nodes: int, width: int, seed: int, short: bool, high: bool
 ) -> None:
     S, neighbors = some_S(nodes, width, seed), some_neighbors(nodes, seed)
-    S = decode(encode(S)) if short else S
-    kept = encode(S) if short else S
+    S = bfloat16_decode(bfloat16_encode(S)) if short else S
+    kept = bfloat16_encode(S) if short else S
     sqrt_degrees = np.random.default_rng(seed).uniform(0.5, 4, nodes).astype(np.float32) if high else None
     rows = np.unique(neighbors[neighbors != NONE]).astype(np.uint32)
     matrix, frontier = Matrix(kept), frontier_of(S)

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from mmdiff.cli import app
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import COLUMN, CsrGraph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.import_graph import Request, import_graph
 from mmdiff.importing.stage import import_descriptors
+from mmdiff.kernels.constants import COLUMN
 from tests.support.graphs import SomeLists, some_lists
 from tests.support.naive import naive_symmetrise, naive_weights
 from tests.support.stores import make_inputs, problems, publish, recipe, tree

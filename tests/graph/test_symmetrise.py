@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from benchmarks.measure import anonymous_bytes
 from mmdiff.formats.errors import BadOption, Corrupt, Stale
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import COLUMN, CsrGraph
-from mmdiff.graph.lists import NONE, ArrayLists, Block
+from mmdiff.graph.graph import CsrGraph
+from mmdiff.graph.lists import ArrayLists, Block
 from mmdiff.graph.union import merge
 from mmdiff.graph.weights import Weighting
+from mmdiff.kernels.constants import COLUMN, NONE
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores
 from tests.support.graphs import SomeLists, anew, lists_of_all_kinds, make_graph, pieces_of, some_lists

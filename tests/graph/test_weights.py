@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmdiff.formats.errors import BadOption
-from mmdiff.graph.lists import NONE
 from mmdiff.graph.weights import Weighting, choose, parameters
+from mmdiff.kernels.constants import NONE
 from tests.support.graphs import SomeLists, lists_of_all_kinds
 from tests.support.naive import naive_weights
 
@@ -50,7 +50,7 @@ def test_wide_gaussian_is_the_constant_weighting() -> None:
 
 def test_options_name_a_weighting() -> None:
     assert choose("constant", None, None) is None
-    assert choose("gaussian", 0.5, None, "float16") == Weighting("gaussian", 0.5, "float16")
+    assert choose("gaussian", 0.5, None) == Weighting("gaussian", 0.5)
     assert choose("meaningful", None, 4.0) == Weighting("meaningful", 4.0)
     assert parameters(None) == {"edge_weights": "constant"}
     assert parameters(Weighting("meaningful", 4.0)) == {

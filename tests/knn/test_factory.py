@@ -103,13 +103,6 @@ def test_half_precision_rows_give_the_lists_of_single_precision_rows_but_for_rou
     np.testing.assert_allclose(half_similarities[same], similarities[same], atol=2e-3)
 
 
-def test_float16_option_halves_the_rows_of_the_cells(clustered: Truth) -> None:
-    rows, queries, truth = clustered
-    index = FactoryIndex.build(rows, "IVF32,Flat", "cpu", 0, silent, float16=True)
-    assert index.parameters["stored"] == "IVF32,SQfp16"
-    assert index.tune(queries, truth, RECALL)["reached"]
-
-
 @pytest.mark.parametrize("factory", ["IVF32,Flat", "PCA16,IVF32,PQ4x5", "IVF32,PQ16x4fsr,RFlat"])
 def test_equal_seeds_give_equal_lists(clustered: Truth, factory: str) -> None:
     rows, queries, truth = clustered
@@ -137,9 +130,11 @@ def test_rows_are_read_from_a_read_only_map_in_blocks(
         np.testing.assert_array_equal(one, other)
 
 
-def test_training_sample_is_bounded_by_memory_but_not_below_39_rows_for_a_centroid(clustered: Truth) -> None:
-    rows = np.tile(clustered[0], (4, 1))
-    index = FactoryIndex.build(rows, "IVF32,Flat", "cpu", 0, silent, train_bytes=1)
+def test_training_sample_is_bounded_by_memory_but_not_below_39_rows_for_a_centroid(
+    clustered: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmdiff.knn.faiss_index.factory.TRAIN_BYTES", 1)
+    index = build(np.tile(clustered[0], (4, 1)), "IVF32,Flat")
     assert index.parameters["training"] == {"rows": 39 * 256, "device": "cpu"}
 
 

@@ -33,7 +33,7 @@ VERIFIED = {
         *("IndexFlat", "IndexFlatIP", "IndexIVFFlat", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexPreTransform"),
         *("GpuMultipleClonerOptions", "GpuParameterSpace", "StandardGpuResources", "INDICES_32_BIT", "INDICES_64_BIT"),
     },
-    "options": {"useFloat16", "useFloat16CoarseQuantizer", "usePrecomputed", "indicesOptions", "shard"},
+    "options": {"usePrecomputed", "indicesOptions", "shard"},
     "resource": {"setTempMemory", "setPinnedMemory"},
     "inner": {"d", "nlist", "code_size", "quantizer"},
     "ivf": {"d", "clustering_index"},
@@ -128,8 +128,8 @@ def exact(rows: NDArray[np.float32], queries: NDArray[np.float32], k: int) -> ND
     return np.argsort(-(queries @ rows.T), axis=1, kind="stable")[:, :k]
 
 
-def build(rows: NDArray[np.float32], factory: str, device: Device, float16: bool = False) -> FactoryIndex:
-    return FactoryIndex.build(rows, factory, device, 0, silent, float16)
+def build(rows: NDArray[np.float32], factory: str, device: Device) -> FactoryIndex:
+    return FactoryIndex.build(rows, factory, device, 0, silent)
 
 
 def test_index_that_fits_one_gpu_is_on_all_that_have_room() -> None:
@@ -163,19 +163,18 @@ def test_some_of_the_memory_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "float16", "row_bytes"),
+    ("factory", "row_bytes"),
     [
-        ("Flat", False, 1024),
-        ("Flat", True, 1536),
-        ("IVF4096,Flat", False, 1028),
-        ("IVF4096,SQfp16", True, 516),
-        ("IVF4096,PQ32", False, 36),
-        ("OPQ32_64,IVF4096,PQ32", False, 36),
+        ("Flat", 1024),
+        ("IVF4096,Flat", 1028),
+        ("IVF4096,SQfp16", 516),
+        ("IVF4096,PQ32", 36),
+        ("OPQ32_64,IVF4096,PQ32", 36),
     ],
 )
-def test_size_on_a_gpu_is_that_of_the_codes_and_ids(factory: str, float16: bool, row_bytes: int) -> None:
+def test_size_on_a_gpu_is_that_of_the_codes_and_ids(factory: str, row_bytes: int) -> None:
     index = faiss.index_factory(256, factory, faiss.METRIC_INNER_PRODUCT)
-    size = gpu.size_on_gpu(index, 10**8, float16)
+    size = gpu.size_on_gpu(index, 10**8)
     assert size.divided == row_bytes * 10**8
     assert gpu.TEMPORARY_BYTES <= size.common < GIB
 
@@ -241,19 +240,11 @@ def test_index_is_trained_and_searched_on_all_gpus(rows: NDArray[np.float32], de
     assert device.clusterings == 1
     devices, options = device.copies[-1]
     assert devices == [0, 1]
-    assert (options.shard, options.useFloat16, options.indicesOptions) == (False, False, 2)
-
-
-def test_float16_is_for_the_cells_as_well_as_for_the_quantiser(rows: NDArray[np.float32], device: StandIn) -> None:
-    index = build(rows, "IVF16,Flat", "gpu", float16=True)
-    assert index.parameters["stored"] == "IVF16,SQfp16"
-    options = device.copies[-1][1]
-    assert options.useFloat16
-    assert options.useFloat16CoarseQuantizer
+    assert (options.shard, options.indicesOptions) == (False, 2)
 
 
 def test_index_too_large_for_one_gpu_is_sharded(rows: NDArray[np.float32], device: StandIn) -> None:
-    size = gpu.size_on_gpu(faiss.IndexFlatIP(16), len(rows), False)
+    size = gpu.size_on_gpu(faiss.IndexFlatIP(16), len(rows))
     device.free = [int((size.common + size.divided * 0.6) / gpu.USABLE)] * 2
     assert build(rows, "Flat", "gpu").parameters["gpu"]["layout"] == "sharded"
     assert device.copies[-1][1].shard
@@ -275,7 +266,7 @@ def test_blocks_that_ran_out_of_gpu_memory_are_counted(rows: NDArray[np.float32]
     flat = faiss.IndexFlatIP(16)
     flat.add(rows)
     full = SimpleNamespace(search=counting(never, 0, []))
-    on_gpus = gpu.OnGpus(flat, full, Placement((0,), False), False)
+    on_gpus = gpu.OnGpus(flat, full, Placement((0,), False))
     np.testing.assert_array_equal(on_gpus.search(rows[:100], 5)[1], exact(rows, rows[:100], 5))
     on_gpus.search(rows[:512], 5)
     assert on_gpus.parameters["fallbacks"] == 3
@@ -285,7 +276,7 @@ def test_blocks_that_ran_out_of_gpu_memory_are_counted(rows: NDArray[np.float32]
 def test_more_neighbours_than_a_gpu_selects_come_from_the_cpu(rows: NDArray[np.float32]) -> None:
     flat = faiss.IndexFlatIP(16)
     flat.add(rows)
-    on_gpus = gpu.OnGpus(flat, SimpleNamespace(search=never), Placement((0,), False), False)
+    on_gpus = gpu.OnGpus(flat, SimpleNamespace(search=never), Placement((0,), False))
     assert on_gpus.search(rows[:3], gpu.MOST_SELECTED + 1)[1].shape == (3, 2049)
     assert on_gpus.parameters["fallbacks"] == 1
 
@@ -304,7 +295,7 @@ def test_no_more_cells_are_probed_than_a_gpu_selects(rows: NDArray[np.float32], 
 @pytest.mark.usefixtures("device")
 def test_probes_beyond_the_limit_of_a_gpu_are_cut_to_it() -> None:
     copy: Any = faiss.index_factory(16, "IVF16,Flat", faiss.METRIC_INNER_PRODUCT)
-    gpu.OnGpus(None, copy, Placement((0,), False), False).set_parameter("nprobe", 5000)
+    gpu.OnGpus(None, copy, Placement((0,), False)).set_parameter("nprobe", 5000)
     assert copy.nprobe == 2048
 
 

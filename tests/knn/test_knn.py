@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.forest import Forest, Tree, by_cell
 from mmdiff.knn.cells.order import Cells, Trial
@@ -17,7 +18,7 @@ from mmdiff.knn.search import flat as recall
 from mmdiff.knn.search.flat import draw, search_flat
 from mmdiff.knn.search.outside import Entrance, Probe, entering, nearest_cells, search_cells
 from mmdiff.knn.search.refine import refine
-from mmdiff.knn.search.topk import NONE, merge, settle_candidates
+from mmdiff.knn.search.topk import merge, settle_candidates
 from mmdiff.knn.search.visits import search_visited
 from tests.support.naive_knn import naive_neighbors, naive_pieces, naive_refine, naive_similarities
 
@@ -221,8 +222,7 @@ def test_probe_and_entrance_reach_the_recall_they_report(monkeypatch: pytest.Mon
     exhaustive_probe = Probe(cells, lists, points, 0.97, 0)
     BB = search_flat(cells.vectors, cells.vectors, 10)
     exhaustive = Entrance(cells, BB, points, 0.97, 0)
-    for module in ("probe", "enter"):
-        monkeypatch.setattr(f"mmdiff.knn.{module}.EXHAUSTIVE", 0)
+    monkeypatch.setattr("mmdiff.knn.search.outside.EXHAUSTIVE", 0)
     probe, entrance = Probe(cells, lists, points, 0.97, 0), Entrance(cells, BB, points, 0.97, 0)
     assert exhaustive_probe.facts["exhaustive"]
     assert not probe.facts["exhaustive"]

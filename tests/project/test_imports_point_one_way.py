@@ -22,6 +22,9 @@ MOST_LINES = 400
 # What goes outside the store may be written elsewhere.
 WRITERS = ("formats/storage/seam.py", "mmdiff/export/")
 
+# Raw LLVM is written here; everything else is numba.
+RAW_LLVM = ("mmdiff/kernels/llvm.py", "mmdiff/kernels/register_sums.py")
+
 CHANGING_METHODS = {
     *("write_text", "write_bytes", "rename", "unlink", "mkdir", "rmdir", "touch", "symlink_to", "hardlink_to", "chmod"),
     *("tofile", "savetxt"),
@@ -104,6 +107,23 @@ def test_imports_point_one_way(module: Path) -> None:
         assert {name for name in ours if not belongs_to(name, "mmdiff.formats")} == set()
     if module.parts[0] == "mmdiff":
         assert {name for name in ours if belongs_to(name, "mmdiff.cli")} == set()
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if str(m) not in RAW_LLVM], ids=str)
+def test_raw_llvm_is_written_in_two_modules_only(module: Path) -> None:
+    assert not {name for name in imported(module) if belongs_to(name, "llvmlite")}
+
+
+def test_bits_of_graph_entries_have_their_names() -> None:
+    """The masks of columns and of missing neighbours are written once above the formats."""
+    bare = {
+        str(module)
+        for module in MODULES
+        if module.parts[0] != "formats"
+        for node in ast.walk(parsed(module))
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value in (0x7FFFFFFF, 0xFFFFFFFF)
+    }
+    assert bare <= {"mmdiff/kernels/constants.py", "mmdiff/kernels/register_sums.py"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if not str(m).startswith(WRITERS)], ids=str)

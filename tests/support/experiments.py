@@ -44,4 +44,6 @@ def publish_experiment(store: Path, name: str, groups: tuple[str, ...] = ("valid
     lines = [line(group, n, background, kind, draw) for group in groups for n in NS for kind, background in kinds]
     facts = {"tests": {group: {"all": 800, "novel": 400} for group in groups}, "lines": lines}
     recipe = Recipe("report", 1, {"name": name, "draws": draws}, {})
-    return publish(store, f"reports/{name}", {}, recipe, facts, Run("mmdiff experiment run x.toml").record(cell_seconds=[]))
+    return publish(
+        store, f"reports/{name}", {}, recipe, facts, Run("mmdiff experiment run x.toml").record() | {"cell_seconds": []}
+    )

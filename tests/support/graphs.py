@@ -19,9 +19,10 @@ from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph import symmetrise as stage
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.graph.lists import NONE, ArrayLists, Lists
+from mmdiff.graph.lists import ArrayLists, Lists
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import Weighting
+from mmdiff.kernels.constants import NONE
 from mmdiff.runtime.progress import Progress, silent
 
 ENOUGH = 4 << 30

@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from mmdiff.graph.lists import NONE
 from mmdiff.importing.rows import ALL_ZERO, GOOD, NOT_FINITE
+from mmdiff.kernels.constants import NONE
 
 
 def naive_examine(rows: NDArray[Any]) -> list[int]:

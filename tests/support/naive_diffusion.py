@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.variant import Variant
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.graph.lists import NONE
+from mmdiff.kernels.constants import NONE
 
 Matrix = NDArray[np.float64]
 

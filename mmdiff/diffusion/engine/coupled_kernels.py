@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.kernels.bfloat16 import keep
+from mmdiff.kernels.floats import keep
 from mmdiff.kernels.jit import exact_kernel
 
 

@@ -17,7 +17,8 @@ from mmdiff.diffusion.engine.needed_rows import closures
 from mmdiff.diffusion.io.graph_stream import Block, Stream, weights_of
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
-from mmdiff.kernels.half import decode as from_half
+from mmdiff.kernels.constants import COLUMN
+from mmdiff.kernels.floats import half_to_float
 from mmdiff.kernels.jit import kernel
 
 _MEASURED_EDGES = 1 << 24
@@ -84,10 +85,9 @@ def _dot(
     out: NDArray[np.float32],
     alpha: np.float32,
 ) -> None:
-    column = np.uint32(0x7FFFFFFF)
     for row in rows:
         total = 0.0
         for edge in range(indptr[row], indptr[row + 1]):
-            weight = np.float64(1 + (indices[edge] >> 31)) if weights is None else np.float64(from_half(weights[edge]))
-            total += weight * vector[indices[edge] & column]
+            weight = np.float64(1 + (indices[edge] >> 31)) if weights is None else np.float64(half_to_float(weights[edge]))
+            total += weight * vector[indices[edge] & COLUMN]
         out[row] = alpha * total

@@ -17,8 +17,8 @@ from mmdiff.diffusion.engine.states import Frontier
 from mmdiff.diffusion.io.graph_stream import Block, Stream, weights_of
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.kernels.bfloat16 import keep, widen
-from mmdiff.kernels.half import decode as from_half
+from mmdiff.kernels.constants import COLUMN
+from mmdiff.kernels.floats import half_to_float, keep, widen
 from mmdiff.kernels.jit import exact_kernel, kernel
 from mmdiff.kernels.register_sums import fused
 
@@ -179,7 +179,7 @@ def _bound(
     for row in rows:
         own = 0
         for edge in range(indptr[row], indptr[row + 1]):
-            node = indices[edge] & np.uint32(0x7FFFFFFF)
+            node = indices[edge] & COLUMN
             if present[node >> 3] >> (node & 7) & 1:
                 own += offsets[node + 1] - offsets[node]
         total += min(own, width)
@@ -202,11 +202,11 @@ def _add_up(
     """Adds the entries of the neighbours of row i to sums that are zero; returns how many columns were touched."""
     count = 0
     for edge in range(indptr[i], indptr[i + 1]):
-        node = indices[edge] & np.uint32(0x7FFFFFFF)
+        node = indices[edge] & COLUMN
         if not present[node >> 3] >> (node & 7) & 1:
             continue
         first, last = offsets[node], offsets[node + 1]
-        weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else from_half(weights[edge])
+        weight = np.float32(1 + (indices[edge] >> 31)) if weights is None else half_to_float(weights[edge])
         for entry in range(first, last):
             c = columns[entry]
             total = fused(weight, values[entry], sums[c])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.states import Matrix, SqrtDegrees
-from mmdiff.kernels.bfloat16 import keep, widen
+from mmdiff.kernels.floats import keep, widen
 from mmdiff.kernels.jit import kernel
 from mmdiff.runtime.threads import in_threads
 

@@ -23,7 +23,7 @@ from mmdiff.diffusion.io.spill import Sheet, held_beside, product_to_sheet, read
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.direct import page_aligned
-from mmdiff.kernels.bfloat16 import decode, encode
+from mmdiff.kernels.floats import bfloat16_decode, bfloat16_encode
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,11 @@ def _start(work: Work, seeds: Seeds, buffers: Buffers) -> State:
     nodes = work.stream.graph.nodes
     if not work.whole:
         first = frontiers.first_frontier(seeds, nodes)
-        return first if work.variant.kept_as == "float32" else replace(first, values=decode(encode(first.values)))
+        return (
+            first
+            if work.variant.kept_as == "float32"
+            else replace(first, values=bfloat16_decode(bfloat16_encode(first.values)))
+        )
     out = buffers.target((nodes, seeds.classes), work.variant.kept_as)
     out[:] = 0
     _set_back(out, seeds)
@@ -180,4 +184,4 @@ def _matrix_of(work: Work, frontier: Frontier, buffers: Buffers) -> Matrix:
 def _set_back(values: NDArray[Any], seeds: Seeds) -> None:
     values[seeds.nodes] = 0
     rows, columns, own = seeds.entries
-    values[rows, columns] = own if values.dtype == np.float32 else encode(own)
+    values[rows, columns] = own if values.dtype == np.float32 else bfloat16_encode(own)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.io.graph_stream import Block, Stream
-from mmdiff.graph.lists import NONE
+from mmdiff.kernels.constants import COLUMN, NONE
 from mmdiff.kernels.jit import kernel
 
 Rows = NDArray[np.uint32]
@@ -58,4 +58,4 @@ def _rows(mask: NDArray[np.uint8]) -> Rows | None:
 def _mark(indptr: NDArray[np.int64], indices: NDArray[np.uint32], rows: NDArray[np.int64], mask: NDArray[np.uint8]) -> None:
     for row in rows:
         for edge in range(indptr[row], indptr[row + 1]):
-            mask[indices[edge] & np.uint32(0x7FFFFFFF)] = 1
+            mask[indices[edge] & COLUMN] = 1

@@ -17,7 +17,7 @@ from mmdiff.diffusion.io.graph_stream import Block, Stream, weights_of
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.errors import CountMismatch
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.kernels.bfloat16 import keep
+from mmdiff.kernels.floats import keep
 from mmdiff.kernels.jit import exact_kernel
 from mmdiff.kernels.register_sums import sum_of_1, sum_of_2, sum_of_4, sum_of_8, sum_of_16, sum_of_32, sum_of_64, sum_of_96
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.graph.lists import NONE
-from mmdiff.kernels.bfloat16 import decode, widen
+from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.floats import bfloat16_decode, widen
 from mmdiff.kernels.jit import exact_kernel, kernel
 from mmdiff.runtime.threads import in_threads
 
@@ -51,7 +51,7 @@ class Matrix:
         return _looked(self.values, places, _of(sqrt_degrees, neighbors))
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
-        return decode(self.values[start:stop])
+        return bfloat16_decode(self.values[start:stop])
 
     def column_sums(self, sqrt_degrees: SqrtDegrees) -> NDArray[np.float64]:
         """The sums of the columns of S."""
@@ -158,7 +158,7 @@ def _look_sparsely(
     for i in range(len(neighbors)):
         for q in range(neighbors.shape[1]):
             node = neighbors[i, q]
-            if node == np.uint32(NONE):
+            if node == NONE:
                 continue
             sqrt_degree = np.float32(1) if sqrt_degrees is None else sqrt_degrees[i, q]
             for entry in range(offsets[node], offsets[node + 1]):

@@ -22,7 +22,7 @@ from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.storage.mapping import announce, is_mapped, release, request
 from mmdiff.formats.storage.windows import Windows, windows_on
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.kernels.half import for_kernels
+from mmdiff.kernels.floats import for_kernels
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores, in_order
 

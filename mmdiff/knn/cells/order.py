@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact
+from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.forest import Forest, Tree, by_cell
 from mmdiff.knn.search.flat import Sample, draw
-from mmdiff.knn.search.topk import NONE, Lists, merge, settle_candidates
+from mmdiff.knn.search.topk import Lists, merge, settle_candidates
 from mmdiff.runtime.progress import Progress
 from mmdiff.runtime.threads import in_threads
 
@@ -47,10 +48,6 @@ class Cells:
         arrays = {name: artifact.array(name) for name in artifact.manifest.arrays}
         forest = Forest.of(arrays["cell_of"], arrays["members"], arrays["offsets"], len(arrays["order"]))
         return cls(arrays["vectors"], arrays["order"], arrays["centroids"], forest)
-
-    def members(self, cell: int) -> slice:
-        """The nodes of a cell of the first partition, which follow each other."""
-        return slice(*self.forest.trees[0].offsets[cell : cell + 2].tolist())
 
 
 def recipe(background: Artifact, k: int, recall: float | None, seed: int) -> Recipe:

@@ -66,13 +66,13 @@ def sample_rows(rows: int) -> int:
     return min(rows, _MOST_SAMPLES, max(_SAMPLES_PER_CELL * cells * cells, 256 * cells))
 
 
-def train(vectors: NDArray[Any], seed: int, gpu: bool = False) -> Quantizer:
+def train(vectors: NDArray[Any], seed: int) -> Quantizer:
     """A quantiser for cells of about CELL_ROWS rows, from a sample of the vectors."""
     cells = first_level(len(vectors))
     draw = np.random.default_rng(seed)
     count = sample_rows(len(vectors))
     sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), count, replace=False))], np.float32)
-    coarse = _kmeans(sample, cells, _ITERATIONS[0], seed, gpu)
+    coarse = _kmeans(sample, cells, _ITERATIONS[0], seed)
     blocks = [sample[start : start + BLOCK_ROWS] for start in range(0, count, BLOCK_ROWS)]
     nearest = np.concatenate([(block @ coarse.T).argmax(axis=1) for block in blocks])
 
@@ -80,7 +80,7 @@ def train(vectors: NDArray[Any], seed: int, gpu: bool = False) -> Quantizer:
         members = sample[nearest == cell]
         # First-level cells differ in size; those below them should not.
         wanted = max(1, round(cells * cells * len(members) / count))
-        return _kmeans(members, wanted, _ITERATIONS[1], seed + cell + 1, gpu) if len(members) else coarse[cell : cell + 1]
+        return _kmeans(members, wanted, _ITERATIONS[1], seed + cell + 1) if len(members) else coarse[cell : cell + 1]
 
     return Quantizer(coarse, tuple(in_threads(below, range(len(coarse)))))
 
@@ -154,7 +154,7 @@ def _principal(centred: NDArray[np.float32]) -> NDArray[np.float32]:
     return direction
 
 
-def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: int, gpu: bool) -> NDArray[np.float32]:
+def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: int) -> NDArray[np.float32]:
     faiss = load("faiss", "building the graph")
     wanted = min(centroids, len(rows))
     clusters = faiss.Kmeans(
@@ -163,7 +163,6 @@ def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: in
         niter=iterations,
         seed=seed,
         spherical=True,
-        gpu=gpu,
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),
     )

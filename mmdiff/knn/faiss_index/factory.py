@@ -117,31 +117,21 @@ class FactoryIndex:
         self._search: dict[str, int] = {}
 
     @classmethod
-    def build(
-        cls,
-        vectors: Rows,
-        factory: str,
-        device: Device,
-        seed: int,
-        progress: Progress,
-        float16: bool = False,
-        train_bytes: int = TRAIN_BYTES,
-    ) -> FactoryIndex:
-        """`float16` stores rows in half precision on GPUs, and those of IVF,Flat on the CPU too."""
+    def build(cls, vectors: Rows, factory: str, device: Device, seed: int, progress: Progress) -> FactoryIndex:
+        """Trains an index on a sample of the vectors, fills it, and copies it to the GPUs where they can hold it."""
         faiss = load_faiss()
         if device == "gpu":
             require_gpu()
         rows = len(vectors)
-        stored = re.sub(r"(IVF[^,]*),Flat$", r"\1,SQfp16", factory) if float16 else factory
-        index = _make(vectors.shape[1], rows, factory, stored)
+        index = _make(vectors.shape[1], rows, factory)
         with_gpus = device != "cpu" and gpus() > 0
-        reason = _refuse(device, factory, obstacle(index, rows, float16)) if with_gpus else ""
+        reason = _refuse(device, factory, obstacle(index, rows)) if with_gpus else ""
 
-        record: dict[str, Any] = {"factory": factory, "stored": stored, "faiss": faiss.__version__, "seed": seed}
+        record: dict[str, Any] = {"factory": factory, "stored": factory, "faiss": faiss.__version__, "seed": seed}
         with _refusals(factory):
-            record["training"] = _train(index, vectors, seed, train_bytes, with_gpus, progress)
+            record["training"] = _train(index, vectors, seed, with_gpus, progress)
             _fill(index, vectors, progress)
-        on_gpus = to_gpus(index, float16) if with_gpus and not reason else None
+        on_gpus = to_gpus(index) if with_gpus and not reason else None
         if isinstance(on_gpus, str):
             reason, on_gpus = _refuse(device, factory, on_gpus), None
         if reason:
@@ -242,8 +232,8 @@ class FactoryIndex:
 
 def index_bytes(rows: int, width: int, factory: str) -> int:
     """About what such an index holds at most while it is trained and filled; refuses what Faiss refuses."""
-    index = _make(width, rows, factory, factory)
-    trained = 0 if index.is_trained else min(rows, _most_trained(index, width, TRAIN_BYTES)) * 4 * width
+    index = _make(width, rows, factory)
+    trained = 0 if index.is_trained else min(rows, _most_trained(index, width)) * 4 * width
     # Faiss lets arrays grow by copying them to larger ones.
     return trained + 2 * rows * (sum(map(_row_bytes, _components(index))) or 4 * width)
 
@@ -255,15 +245,15 @@ def _row_bytes(part: Any) -> int:
     return int(getattr(codes, "code_size", 0)) + (8 if hasattr(part, "nlist") else 0) + links
 
 
-def _most_trained(index: Any, width: int, train_bytes: int) -> int:
+def _most_trained(index: Any, width: int) -> int:
     """Rows that training takes at most."""
     centroids = MOST_PER_CENTROID
     for part in _components(index):
         centroids = max(centroids, getattr(part, "nlist", 0), part.pq.ksub if hasattr(part, "pq") else 0)
-    return min(MOST_PER_CENTROID * centroids, max(train_bytes // (4 * width), LEAST_PER_CENTROID * centroids))
+    return min(MOST_PER_CENTROID * centroids, max(TRAIN_BYTES // (4 * width), LEAST_PER_CENTROID * centroids))
 
 
-def _make(d: int, rows: int, factory: str, stored: str) -> Any:
+def _make(d: int, rows: int, factory: str) -> Any:
     """The empty index."""
     faiss = load_faiss()
     for count, unit in re.findall(r"(?:^|,)IVF([0-9]{1,18})(?![0-9])([kM]?)", factory):
@@ -275,7 +265,7 @@ def _make(d: int, rows: int, factory: str, stored: str) -> Any:
                 f"Use auto, flat, or fewer cells, of {LEAST_PER_CENTROID} rows each or more: IVF{fewer}."
             )
     with _refusals(factory):
-        index = faiss.index_factory(d, stored, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(d, factory, faiss.METRIC_INNER_PRODUCT)
     if FATAL.search(factory):
         raise BadOption(f"--index {factory}: faiss cannot build it (a count in it is too small). {INSTEAD}")
     return index
@@ -320,7 +310,7 @@ def _components(index: Any) -> Iterator[Any]:
         yield from _components(index.storage)
 
 
-def _train(index: Any, vectors: Rows, seed: int, train_bytes: int, with_gpus: bool, progress: Progress) -> dict[str, Any]:
+def _train(index: Any, vectors: Rows, seed: int, with_gpus: bool, progress: Progress) -> dict[str, Any]:
     """Trains on a sample; on GPUs even when the index itself cannot go there. Returns what it did."""
     if index.is_trained:
         return {"rows": 0}
@@ -331,7 +321,7 @@ def _train(index: Any, vectors: Rows, seed: int, train_bytes: int, with_gpus: bo
             clustering.seed = seed % (1 << 31)
             # Few rows are in the record; Faiss would print a warning past us.
             clustering.min_points_per_centroid = 1
-    picked = sample_rows(len(vectors), _most_trained(index, vectors.shape[1], train_bytes), seed)
+    picked = sample_rows(len(vectors), _most_trained(index, vectors.shape[1]), seed)
     with progress("training the index", len(picked), "rows") as advance:
         sample = np.ascontiguousarray(vectors[picked], np.float32)
         ivf = faiss.try_extract_index_ivf(index)

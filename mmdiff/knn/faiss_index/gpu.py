@@ -87,12 +87,11 @@ class Size:
     divided: int
 
 
-def size_on_gpu(index: Any, rows: int, float16: bool) -> Size:
+def size_on_gpu(index: Any, rows: int) -> Size:
     """An upper estimate for an index with so many rows, which need not be in it yet."""
     inner = core(index)
     if not hasattr(inner, "nlist"):
-        # Rows are copied as float32 and halved on the GPU, so that for a moment it holds both.
-        return Size(TEMPORARY_BYTES, rows * inner.d * (6 if float16 else 4))
+        return Size(TEMPORARY_BYTES, rows * inner.d * 4)
     # Cells are padded to 32 rows; ids are 32-bit where that is enough.
     each = inner.code_size + (4 if rows < 1 << 31 else 8)
     return Size(TEMPORARY_BYTES + inner.nlist * (4 * inner.d + 32 * each), rows * each)
@@ -133,7 +132,7 @@ def free_memory(count: int) -> list[int | None]:
     return free
 
 
-def obstacle(index: Any, rows: int, float16: bool) -> str:
+def obstacle(index: Any, rows: int) -> str:
     """Why GPUs cannot hold this index with so many rows, or nothing. Asked before training, which may take an hour."""
     faiss = load_faiss()
     inner = core(index)
@@ -145,25 +144,21 @@ def obstacle(index: Any, rows: int, float16: bool) -> str:
         return f"GPUs cannot hold a Faiss {type(inner).__name__}"
     if hasattr(inner, "quantizer") and not isinstance(quantizer := core(inner.quantizer), faiss.IndexFlat):
         return f"GPUs cannot hold a coarse quantiser that is a Faiss {type(quantizer).__name__}"
-    size, free = size_on_gpu(index, rows, float16), free_memory(gpus())
+    size, free = size_on_gpu(index, rows), free_memory(gpus())
     if not (places := placements(size, free)):
         rooms = ", ".join(f"{(room or 0) / GIB:.1f}" for room in free)
         return f"{(size.common + size.divided) / GIB:.1f} GiB of index do not fit the GPUs, which have {rooms} GiB free"
     try:
-        _copy(index, Placement(places[0].devices[:1], False), rows, float16)
+        _copy(index, Placement(places[0].devices[:1], False), rows)
     except RuntimeError as error:
         return f"faiss does not copy it to a GPU ({reason_of(error)})"
     return ""
 
 
-def _copy(index: Any, placement: Placement, rows: int, float16: bool) -> Any:
+def _copy(index: Any, placement: Placement, rows: int) -> Any:
     """The index on GPUs. Any RuntimeError is Faiss's."""
     faiss = load_faiss()
     options = faiss.GpuMultipleClonerOptions()
-    # Halves the rows of a flat index and the look-up tables of a product quantiser. The cells of IVF,Flat stay float32
-    # whatever it says; they are halved by building the index with SQfp16 instead.
-    options.useFloat16 = float16
-    options.useFloat16CoarseQuantizer = float16
     # Tables that only L2 distances have a use for.
     options.usePrecomputed = False
     options.indicesOptions = faiss.INDICES_32_BIT if rows < 1 << 31 else faiss.INDICES_64_BIT
@@ -226,11 +221,10 @@ def search_in_parts(on_gpus: Search, on_cpu: Search, queries: NDArray[np.float32
 class OnGpus:
     """An index that searches on GPUs, with the index on the CPU that it was copied from behind it."""
 
-    def __init__(self, cpu: Any, index: Any, placement: Placement, float16: bool) -> None:
+    def __init__(self, cpu: Any, index: Any, placement: Placement) -> None:
         self._cpu = cpu
         self._index = index
         self._placement = placement
-        self._float16 = float16
         self._splits = self._fallbacks = 0
 
     def set_parameter(self, name: str, value: int) -> None:
@@ -254,19 +248,19 @@ class OnGpus:
         return {
             "gpus": len(self._placement.devices),
             "layout": "sharded" if self._placement.sharded else "replicated",
-            "float16": self._float16,
+            "float16": False,
             "splits": self._splits,
             "fallbacks": self._fallbacks,
         }
 
 
-def to_gpus(index: Any, float16: bool) -> OnGpus | str:
+def to_gpus(index: Any) -> OnGpus | str:
     """The built index on the GPUs, or why it is not there: memory may have gone since it was planned."""
     rows = int(index.ntotal)
     reason = "its memory on the GPUs is no longer free"
-    for placement in placements(size_on_gpu(index, rows, float16), free_memory(gpus())):
+    for placement in placements(size_on_gpu(index, rows), free_memory(gpus())):
         try:
-            return OnGpus(index, _copy(index, placement, rows, float16), placement, float16)
+            return OnGpus(index, _copy(index, placement, rows), placement)
         except RuntimeError as error:
             reason = f"faiss does not copy it to the GPUs ({reason_of(error)})"
             if not out_of_memory(error):

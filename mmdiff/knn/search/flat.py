@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.store.manifest import Json
-from mmdiff.kernels.half import decode, for_kernels
+from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.floats import for_kernels, half_to_float
 from mmdiff.kernels.jit import kernel
-from mmdiff.knn.search.topk import NONE, ROOM, SPARE, Lists, keep_best, merge, settle
+from mmdiff.knn.search.topk import ROOM, SPARE, Lists, keep_best, merge, settle
 from mmdiff.runtime.threads import in_threads
 
 # A tile of scores and the vectors it comes from fit the second-level cache.
@@ -36,7 +37,7 @@ def as_matrix(vectors: NDArray[Any], start: int, stop: int, out: NDArray[np.floa
     """Stored rows as a matrix of float32."""
     for i in range(start, stop):
         for j in range(vectors.shape[1]):
-            out[i - start, j] = decode(vectors[i, j])
+            out[i - start, j] = half_to_float(vectors[i, j])
 
 
 @kernel

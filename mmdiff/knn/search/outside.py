@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.store.manifest import Json
-from mmdiff.kernels.half import for_kernels
+from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.floats import for_kernels
 from mmdiff.kernels.jit import kernel
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, as_matrix, exact, search_flat
 from mmdiff.knn.search.refine import refine
-from mmdiff.knn.search.topk import NONE, Lists, keep_best, similarity, sort_best
+from mmdiff.knn.search.topk import Lists, keep_best, similarity, sort_best
 from mmdiff.knn.search.visits import gather, search_visited
 
 # Multiply-adds that are cheaper than being clever: some ten seconds.

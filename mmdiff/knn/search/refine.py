@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.kernels.half import for_kernels
+from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.floats import for_kernels
 from mmdiff.kernels.jit import kernel
-from mmdiff.knn.search.topk import NONE, ROOM, SPARE, Lists, keep_best, quick_similarity, settle
+from mmdiff.knn.search.topk import ROOM, SPARE, Lists, keep_best, quick_similarity, settle
 
 # The table has twice as many places as there can be candidates, and never fewer than this.
 _SMALLEST_TABLE = 1 << 12

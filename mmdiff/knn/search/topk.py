@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.kernels.half import decode, for_kernels
+from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.floats import for_kernels, half_to_float
 from mmdiff.kernels.jit import kernel
-
-NONE = np.uint32(0xFFFFFFFF)
 
 Lists = tuple[NDArray[np.uint32], NDArray[np.float32]]
 """Neighbours and similarities of some rows, k each."""
@@ -31,7 +30,7 @@ def similarity(a: NDArray[Any], b: NDArray[Any]) -> np.float32:
     """The inner product of two stored rows, the same whoever asks."""
     total = 0.0
     for j in range(len(a)):
-        total += np.float64(decode(a[j])) * np.float64(decode(b[j]))
+        total += np.float64(half_to_float(a[j])) * np.float64(half_to_float(b[j]))
     return np.float32(total)
 
 
@@ -40,7 +39,7 @@ def quick_similarity(a: NDArray[Any], b: NDArray[Any]) -> np.float32:
     """The same in float32: for candidates that are many."""
     total = np.float32(0)
     for j in range(len(a)):
-        total += decode(a[j]) * decode(b[j])
+        total += half_to_float(a[j]) * half_to_float(b[j])
     return total
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.kernels.half import decode, for_kernels
+from mmdiff.kernels.floats import for_kernels, half_to_float
 from mmdiff.kernels.jit import kernel
 from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, offer_scores
 from mmdiff.knn.search.topk import ROOM, SPARE, Lists, settle
@@ -42,7 +42,7 @@ def gather(vectors: NDArray[Any], rows: NDArray[Any], out: NDArray[np.float32]) 
     """Scattered rows as a matrix of float32."""
     for i in range(len(rows)):
         for j in range(vectors.shape[1]):
-            out[i, j] = decode(vectors[rows[i], j])
+            out[i, j] = half_to_float(vectors[rows[i], j])
 
 
 @kernel

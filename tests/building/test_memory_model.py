@@ -14,7 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.measure import anonymous_bytes
-from mmdiff.building.memory_model import PROCESS_BYTES, Needs, Sizes, Stage, for_background, for_cells, for_graph, needs
+from mmdiff.building.memory_model import (
+    PROCESS_BYTES,
+    USUAL_PARTITIONS,
+    Sizes,
+    Stage,
+    disk_for_background,
+    for_background,
+    for_cells,
+    for_graph,
+)
 from mmdiff.building.stage import Request, build_graph
 from mmdiff.cli import app
 from mmdiff.formats.store.manifest import Recipe
@@ -33,6 +42,12 @@ from tests.support.stores import tree
 ROWS, WIDTH, K = 30_000, 32, 40
 MIB = 1 << 20
 PROGRAM = Path(sys.executable).parent / "mmdiff"
+SIZES = Sizes(ROWS, WIDTH, "float32", K)
+
+
+def least_memory(sizes: Sizes) -> int:
+    """The least memory that a graph of the background alone can be built with."""
+    return max(stage(sizes).least for stage in (for_cells, for_background, for_graph))
 
 
 @pytest.fixture
@@ -60,11 +75,11 @@ def test_the_least_memory_is_kept_to_and_gives_the_same_bytes(store: Path) -> No
     for name in ("models/cells", "knn/BB", "graph/W"):
         (store / name).unlink()
     assert CliRunner().invoke(app, ["gc", "--store", str(store)]).exit_code == 0
-    least = needs(ROWS, WIDTH, "float32", K).memory
+    least = least_memory(SIZES)
     held, objects = build(store, least)
     assert objects == expected
     assert held <= least <= 5 * held
-    stages = [stage(Sizes(ROWS, WIDTH, "float32", K)) for stage in (for_cells, for_background, for_graph)]
+    stages = [stage(SIZES) for stage in (for_cells, for_background, for_graph)]
     assert held_of_much <= max(stage.fixed + cores() * stage.thread for stage in stages)
 
 
@@ -98,13 +113,13 @@ def test_the_disk_that_is_needed_is_what_lies_there_at_the_end_and_more(store: P
     found = sum(outcome.artifacts[name].manifest.bytes_on_disk for name in ("models/cells", "knn/BB"))
     partitions = outcome.artifacts["models/cells"].manifest.facts["partitions"]
     scratch = (partitions + 1) * outcome.artifacts["knn/BB"].manifest.bytes_on_disk
-    assert found + scratch <= needs(ROWS, WIDTH, "float32", K, partitions).disk <= 1.1 * (found + scratch)
+    assert found + scratch <= disk_for_background(SIZES, partitions) <= 1.1 * (found + scratch)
 
 
 def test_too_little_memory_is_refused_before_anything_is_made(store: Path) -> None:
     before = tree(store)
     outcome = CliRunner().invoke(app, ["build-graph", "--k", str(K), "--memory", "200M", "--store", str(store)])
-    least = -(-needs(ROWS, WIDTH, "float32", K).memory // MIB)
+    least = -(-least_memory(SIZES) // MIB)
     assert outcome.exit_code == 2
     assert f"--memory 200M: at least {least}M is needed for 30,000 nodes" in outcome.stderr
     assert tree(store) == before
@@ -127,18 +142,20 @@ def test_an_index_that_is_held_in_memory_counts(store: Path) -> None:
 
 
 def test_needs_grow_with_all_that_is_stored() -> None:
-    base = needs(10**6, 64, "float16", 20)
-    larger = [needs(10**7, 64, "float16", 20), needs(10**6, 256, "float16", 20), needs(10**6, 64, "float16", 100)]
-    assert all(isinstance(other, Needs) and other.disk > base.disk and other.memory >= base.memory for other in larger)
-    assert needs(10**6, 64, "float16", 20, 8).disk > base.disk
+    base = Sizes(10**6, 64, "float16", 20)
+    for larger in (Sizes(10**7, 64, "float16", 20), Sizes(10**6, 256, "float16", 20), Sizes(10**6, 64, "float16", 100)):
+        assert disk_for_background(larger, USUAL_PARTITIONS) > disk_for_background(base, USUAL_PARTITIONS)
+        assert least_memory(larger) >= least_memory(base)
+    assert disk_for_background(base, 2 * USUAL_PARTITIONS) > disk_for_background(base, USUAL_PARTITIONS)
 
 
 def test_the_table_of_the_page_on_graphs_is_what_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmdiff.building.memory_model.cores", lambda: 2)
     page = (DOCS / "graph.md").read_text()
     for rows, dtype in ((10**6, "float32"), (10**7, "float16"), (10**8, "float16")):
-        found = needs(rows, 256, dtype, 30)
-        assert f"| {rows:,}, {dtype} | {-(-found.memory // MIB):,}M | {found.disk / 1e9:.1f} GB |" in page
+        sizes = Sizes(rows, 256, dtype, 30)
+        memory, disk = least_memory(sizes), disk_for_background(sizes, USUAL_PARTITIONS)
+        assert f"| {rows:,}, {dtype} | {-(-memory // MIB):,}M | {disk / 1e9:.1f} GB |" in page
 
 
 def test_fewer_threads_work_where_memory_is_little() -> None:
