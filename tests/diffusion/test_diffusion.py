@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.api import diffuse
 from mmdiff.diffusion.engine import coupled, frontier
 from mmdiff.diffusion.io import graph_stream as streaming
-from mmdiff.diffusion.variant import ETAS, Variant
+from mmdiff.diffusion.options import ETAS
+from mmdiff.diffusion.variant import Variant
 from mmdiff.graph.graph import CsrGraph
 from tests.support.graphs import some_graph
 from tests.support.naive_diffusion import naive_diffusion, naive_scores

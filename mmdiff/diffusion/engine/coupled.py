@@ -193,7 +193,7 @@ class Coupled:
 
     def _load(self, S: Applied, buffers: Buffers) -> tuple[Matrix, NDArray[np.float64], int]:
         """A batch of S in units of sqrt_degrees, as the product takes it, the sums of its columns, and what is not zero."""
-        shape, dtype = (self.nodes, len(S.columns)), self.work.variant.kept_as
+        shape, dtype = (self.nodes, len(S.columns)), self.work.variant.stored_dtype
         if self.plates.in_memory and len(S.plate) and dtype == "float32":
             out: NDArray[Any] = S.plate
         else:

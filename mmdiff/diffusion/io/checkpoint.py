@@ -250,7 +250,7 @@ class Kept(Entering):
 
     def _declare_state(self, name: str, batch: int) -> ArrayWriter:
         width = self.diffusion.batches[batch].stop - self.diffusion.batches[batch].start
-        shape, dtype = (self.diffusion.stream.graph.nodes, width), self.diffusion.variant.kept_as
+        shape, dtype = (self.diffusion.stream.graph.nodes, width), self.diffusion.variant.stored_dtype
         return self.draft.scratch(name, shape, dtype, rows_per_chunk(shape, dtype))
 
 
