@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine.independent import Buffers
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.top_classes import TopClasses
-from mmdiff.diffusion.io.checkpoint import Kept, OnDisk
+from mmdiff.diffusion.io.checkpoint import Kept, ProductsOnDisk
 from mmdiff.diffusion.io.remote_batches import Batches, Computed, enter_all, stream_of
 from mmdiff.diffusion.options import COLS_PER_BATCH, DiffusionOptions
 from mmdiff.diffusion.planning.memory_model import Asked, Needs, needs
@@ -173,6 +173,9 @@ def _recipe(prepared: Prepared) -> Recipe:
         "plain": request.plain,
         "classes": None if request.classes is None else [problem.classes.title(i) for i in range(len(problem.classes))],
     }
+    if prepared.variant.coupled:
+        # Earlier versions applied eta a second time when they reported L; their scores are not taken for these.
+        parameters["eta_applied"] = "once"
     if prepared.variant.takes_prior:
         parameters["prior"] = [float(p) for p in prepared.prior]
     return Recipe(KIND, SCHEMA, parameters, problem.inputs, problem.witness)
@@ -211,7 +214,7 @@ def _compute(
     buffers = Buffers(needs.on_disk)
     with progress("diffusing", len(diffusion.batches) * iterations * stream.graph.edges, "edges") as advance:
         if diffusion.variant.coupled:
-            reports = diffusion.reports(buffers, kept, OnDisk(draft, kept))
+            reports = diffusion.reports(buffers, kept, ProductsOnDisk(draft, kept))
             return enter_all(reports, stream, iterations, kept, advance)
 
         def here(batch: int) -> Computed:
