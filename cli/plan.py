@@ -6,30 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from mmdiff.cli import diffuse as options
 from mmdiff.cli import show
+from mmdiff.cli.diffuse import ChosenClasses, Labels, PredictNodes, batches, request_of
+from mmdiff.cli.generated import with_diffusion_options
 from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePath, parse_bytes
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Say what a run will need in memory, disk and time.")
 
 
 @app.command("diffuse")
+@with_diffusion_options
 def diffuse(
-    iterations: options.Iterations = 5,
-    cols_per_batch: options.ColsPerBatch = None,
-    eta: options.EtaOption = options.Eta.column,
-    prior: options.Prior = None,
-    prior_power: options.PriorPower = None,
-    gamma: options.Gamma = None,
-    alpha: options.Alpha = None,
-    reset_seeds: options.ResetSeeds = False,
-    normalize_graph: options.NormalizeGraph = options.Normalization.row,
-    dtype: options.Dtype = options.Precision.float32,
-    classes: options.ChosenClasses = None,
-    labels: options.Labels = None,
-    keep_scores: options.KeepScores = options.Keep.all,
-    predict_nodes: options.PredictNodes = None,
-    plain: options.Plain = False,
+    options: dict[str, Any],
+    classes: ChosenClasses = None,
+    labels: Labels = None,
+    predict_nodes: PredictNodes = None,
     memory: Memory = "8G",
     store: StorePath = DEFAULT_STORE,
     json: AsJson = False,
@@ -40,31 +31,14 @@ def diffuse(
     """
     from mmdiff.diffusion.planning.estimate import plan_diffuse
 
-    request = options.request_of(
-        iterations=iterations,
-        cols_per_batch=cols_per_batch,
-        memory=memory,
-        eta=eta,
-        prior=prior,
-        prior_power=prior_power,
-        gamma=gamma,
-        alpha=alpha,
-        reset_seeds=reset_seeds,
-        normalize_graph=normalize_graph,
-        dtype=dtype,
-        classes=classes,
-        labels=labels,
-        keep_scores=keep_scores,
-        predict_nodes=predict_nodes,
-        plain=plain,
-    )
+    request = request_of(options, memory, classes=classes, labels=labels, predict_nodes=predict_nodes)
     plan = plan_diffuse(store, request).summary()
     show.as_json(plan) if json else _show_diffuse(plan)
 
 
 def _show_diffuse(plan: dict[str, Any]) -> None:
     where = ", S by way of the disk" if plan["buffer_on_disk"] else ""
-    show.result(f"{options.batches(plan['batches'], plan['cols_per_batch'])}{where}")
+    show.result(f"{batches(plan['batches'], plan['cols_per_batch'])}{where}")
     table = show.table("", "needed", "there is")
     table.add_row("memory", show.size(plan["memory"]), f"{show.size(plan['memory_limit'])} (--memory)")
     table.add_row("disk, on the way", show.size(plan["scratch"]), f"{show.size(plan['disk_free'])} free")

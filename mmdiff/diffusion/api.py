@@ -9,65 +9,66 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.run import Diffusion, Report
 from mmdiff.diffusion.io.graph_stream import Stream
+from mmdiff.diffusion.options import COLS_PER_BATCH, options_of, parameters_doc
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
-from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch
+from mmdiff.diffusion.variant import Variant, class_prior, given_prior
+from mmdiff.formats.errors import BadLabels, CountMismatch
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import NONE
 from mmdiff.labels.classes import UNLABELLED
 
-COLS_PER_BATCH = 96
 _BLOCK_ROWS = 1 << 12
 
 
 def diffuse(
-    graph: CsrGraph,
-    labels: Any,
-    *,
-    iterations: int = 5,
-    eta: Eta = "column",
-    prior: Any = None,
-    prior_power: float | None = None,
-    gamma: float | None = None,
-    alpha: float | None = None,
-    reset_seeds: bool = False,
-    normalize_graph: Normalization = "row",
-    dtype: Precision = "float32",
-    classes: int | None = None,
-    neighbors: Any = None,
-    cols_per_batch: int = COLS_PER_BATCH,
-    plain: bool = False,
+    graph: CsrGraph, labels: Any, *, classes: int | None = None, neighbors: Any = None, **options: Any
 ) -> NDArray[np.float32]:
     """Spreads labels over a graph.
 
-    `labels` has one class number for each node, -1 for none (or several a node, in columns). Without `neighbors` the result is
-    L after the last iteration, (nodes, classes). With `neighbors`, the nearest nodes of each test point (-1 or 4294967295 where
-    there are fewer), it is V L after every iteration, (iterations + 1, test points, classes). `prior` has one value a class.
-    The options are those of `mmdiff diffuse`.
+    `labels` has one class number for each node, -1 for none (or several labels a node, in columns); `classes` is their number
+    where it is not one more than the largest label. Without `neighbors` the result is L after the last iteration, (nodes,
+    classes). With `neighbors`, the nearest nodes of each test point (-1 or 4294967295 where there are fewer), it is V L after
+    each kept iteration, (iterations, test points, classes).
+
+    The options are those of `DiffusionOptions`:
+
     """
-    variant = Variant(eta, gamma, alpha, reset_seeds, normalize_graph, dtype)
-    if iterations < 0:
-        raise BadOption(f"iterations={iterations}: at least 0 are needed.")
-    if cols_per_batch < 1:
-        raise BadOption(f"cols_per_batch={cols_per_batch}: at least 1 is needed.")
+    chosen = options_of(options)
+    variant, iterations = Variant.of(chosen), chosen.iterations
     seeds = _seeds(graph, np.asarray(labels), classes)
-    given = None if prior is None else np.asarray(prior, np.float64)
-    p = class_prior(variant, given, "", prior_power, seeds.classes)
+    given, name = given_prior(chosen.prior, seeds)
+    prior = class_prior(variant, given, name, chosen.prior_power, seeds.classes)
     lists = None if neighbors is None else _lists(graph, np.asarray(neighbors))
     # As even as possible: where classes are coupled, all of them and one batch more are in memory.
-    width = -(-seeds.classes // -(-seeds.classes // cols_per_batch))
+    widest = seeds.classes if chosen.cols_per_batch == "auto" else chosen.cols_per_batch or COLS_PER_BATCH
+    width = -(-seeds.classes // -(-seeds.classes // widest))
     with Stream(graph) as stream:
-        diffusion = Diffusion(stream, seeds, variant, p, iterations, width, lists, lists is None, plain)
+        diffusion = Diffusion(
+            stream=stream,
+            seeds=seeds,
+            variant=variant,
+            prior=prior,
+            iterations=iterations,
+            width=width,
+            neighbors=lists,
+            every_row=lists is None,
+            plain=chosen.plain,
+        )
         if lists is None:
             L = np.empty((graph.nodes, seeds.classes), np.float32)
             for report in diffusion.reports():
                 if report.iteration == iterations:
                     _fill(L, report, diffusion.columns(report.batch), stream)
             return L
-        scores = np.empty((iterations + 1, len(lists), seeds.classes), np.float32)
+        kept = chosen.kept_iterations
+        scores = np.empty((len(kept), len(lists), seeds.classes), np.float32)
         for report in diffusion.reports():
-            scores[report.iteration][:, diffusion.columns(report.batch)] = report.scores(lists)
+            if report.iteration in kept:
+                scores[kept.index(report.iteration)][:, diffusion.columns(report.batch)] = report.scores(lists)
         return scores
+
+
+diffuse.__doc__ = f"{diffuse.__doc__}{parameters_doc()}\n    "
 
 
 def _fill(L: NDArray[np.float32], report: Report, columns: NDArray[np.int64], stream: Stream) -> None:

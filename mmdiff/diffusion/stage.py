@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +12,14 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine.independent import Buffers
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.top_classes import TopClasses
-from mmdiff.diffusion.io.checkpoint import Kept, OnDisk
+from mmdiff.diffusion.io.checkpoint import Kept, ProductsOnDisk
 from mmdiff.diffusion.io.remote_batches import Batches, Computed, enter_all, stream_of
+from mmdiff.diffusion.options import COLS_PER_BATCH, DiffusionOptions
 from mmdiff.diffusion.planning.memory_model import Asked, Needs, needs
 from mmdiff.diffusion.problem import Problem, read_problem
-from mmdiff.diffusion.variant import Eta, Normalization, Precision, Variant, class_prior
+from mmdiff.diffusion.variant import Variant, class_prior, given_prior
 from mmdiff.export.predictions import check_predictions, write_predictions
 from mmdiff.formats.errors import BadOption, Missing
-from mmdiff.formats.sources.text import read_values
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -29,41 +28,33 @@ from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Progress, silent
 
 KIND, SCHEMA = "scores", 1
-COLS_PER_BATCH = 96
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the user asked for. `cols_per_batch` None: as many as fit, up to `most_cols`. `prior`: uniform, seeds or a file."""
+class Request(DiffusionOptions):
+    """A diffusion to run. Without `cols_per_batch` a batch has as many columns as fit, at most `most_cols`."""
 
-    iterations: int = 5
-    cols_per_batch: int | None = None
     most_cols: int | None = COLS_PER_BATCH
     memory: int = 8 << 30
-    eta: Eta = "column"
-    prior: str | None = None
-    prior_power: float | None = None
-    gamma: float | None = None
-    alpha: float | None = None
-    reset_seeds: bool = False
-    normalize_graph: Normalization = "row"
-    dtype: Precision = "float32"
     classes: str | None = None
     labels: str | None = None
-    keep_scores: Literal["all", "last"] = "all"
     predict_nodes: Path | None = None
     name: str = "diffusion"
-    plain: bool = False
     command: str = "mmdiff diffuse"
 
     @property
     def variant(self) -> Variant:
-        return Variant(self.eta, self.gamma, self.alpha, self.reset_seeds, self.normalize_graph, self.dtype)
+        return Variant.of(self)
 
     @property
-    def planes(self) -> list[int]:
-        """The iterations whose scores are kept."""
-        return [self.iterations] if self.keep_scores == "last" else list(range(self.iterations + 1))
+    def fixed_width(self) -> int | None:
+        """The columns of a batch where the user fixed them."""
+        return None if self.cols_per_batch == "auto" else self.cols_per_batch
+
+    @property
+    def widest(self) -> int | None:
+        """The most columns of a batch where the user did not fix them."""
+        return None if self.cols_per_batch == "auto" else self.most_cols
 
 
 @dataclass(frozen=True)
@@ -108,10 +99,6 @@ class Outcome:
 def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
     """Reads and checks everything that a diffusion needs, before anything is computed, by so many workers."""
     variant = request.variant
-    if request.iterations < 0:
-        raise BadOption(f"--iterations {request.iterations}: at least 0 are needed. The paper uses 2 to 7.")
-    if request.cols_per_batch is not None and request.cols_per_batch < 1:
-        raise BadOption(f"--cols-per-batch {request.cols_per_batch}: at least 1 is needed, or auto.")
     problem = read_problem(store, request.labels, request.classes)
     if problem.neighbors is None and request.predict_nodes is None:
         raise Missing(
@@ -120,17 +107,18 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
         )
     if request.predict_nodes is not None:
         check_predictions(request.predict_nodes, store, problem)
-    prior = class_prior(variant, *_given_prior(request, problem), request.prior_power, problem.seeds.classes)
+    given, name = given_prior(request.prior, problem.seeds)
+    prior = class_prior(variant, given, name, request.prior_power, problem.seeds.classes)
     every_row = request.predict_nodes is not None
     asked = Asked(
-        request.cols_per_batch,
-        request.memory,
-        request.iterations,
-        len(request.planes),
-        every_row,
-        workers,
-        request.plain,
-        request.most_cols,
+        cols_per_batch=request.fixed_width,
+        memory=request.memory,
+        iterations=request.iterations,
+        planes=len(request.kept_iterations),
+        every_row=every_row,
+        workers=workers,
+        plain=request.plain,
+        most=request.widest,
     )
     return Prepared(request, problem, variant, prior, needs(problem, variant, asked))
 
@@ -169,14 +157,6 @@ def diffuse(
     return Outcome(made.artifact, made.reused, run.seconds, prepared.needs, prepared.problem.warnings, predictions)
 
 
-def _given_prior(request: Request, problem: Problem) -> tuple[NDArray[np.float64] | None, str]:
-    if request.prior is None or request.prior == "uniform":
-        return (None if request.prior is None else np.ones(problem.seeds.classes)), "uniform"
-    if request.prior == "seeds":
-        return problem.seeds.per_class().astype(np.float64), "seeds"
-    return read_values(Path(request.prior)), request.prior
-
-
 def _recipe(prepared: Prepared) -> Recipe:
     """What decides the result. The width of batches does not: every column comes out the same."""
     request, problem = prepared.request, prepared.problem
@@ -189,6 +169,9 @@ def _recipe(prepared: Prepared) -> Recipe:
         "plain": request.plain,
         "classes": None if request.classes is None else [problem.classes.title(i) for i in range(len(problem.classes))],
     }
+    if prepared.variant.coupled:
+        # Earlier versions applied eta a second time when they reported L; their scores are not taken for these.
+        parameters["eta_applied"] = "once"
     if prepared.variant.takes_prior:
         parameters["prior"] = [float(p) for p in prepared.prior]
     return Recipe(KIND, SCHEMA, parameters, problem.inputs, problem.witness)
@@ -210,7 +193,7 @@ def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Executor) 
             every_row,
             request.plain,
         )
-        with Kept(draft, diffusion, request.planes, every_row) as kept:
+        with Kept(draft, diffusion, request.kept_iterations, every_row) as kept:
             steps = _compute(draft, prepared, diffusion, kept, progress, units)
         _assemble(draft, diffusion, kept)
         problem.classes.write(draft)
@@ -227,7 +210,7 @@ def _compute(
     buffers = Buffers(needs.on_disk)
     with progress("diffusing", len(diffusion.batches) * iterations * stream.graph.edges, "edges") as advance:
         if diffusion.variant.coupled:
-            reports = diffusion.reports(buffers, kept, OnDisk(draft, kept))
+            reports = diffusion.reports(buffers, kept, ProductsOnDisk(draft, kept))
             return enter_all(reports, stream, iterations, kept, advance)
 
         def here(batch: int) -> Computed:

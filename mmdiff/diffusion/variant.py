@@ -1,54 +1,52 @@
-"""The variants of the diffusion that the paper compares (sections 3.3 and 3.4), as one choice, checked as a whole.
+"""The variants of the diffusion that the paper compares (sections 3.3 and 3.4): one iteration from the state S to L.
 
-P <- alpha W S + (1 - alpha) Y      Zhou et al.; without --alpha simply W S
-S <- eta(P)                         only row and sinkhorn, which couple the classes; the others never touch the state
-S <- Gamma(S)                       entries to the power R, then columns normalised
-S <- Y in the rows of the seeds     Zhu et al., --reset-seeds
-L  = eta(S)                         what is reported
+P <- alpha W S + (1 - alpha) Y      Zhou et al.; W S without alpha
+S <- eta(P)                         row and sinkhorn only: they couple the classes
+S <- Gamma(S)                       entries to the power r, then columns normalised
+S <- Y in the rows of the seeds     Zhu et al., with reset_seeds
+
+L_t is reported after each iteration. `row` and `sinkhorn` are part of the state, so L_t = S_t for t >= 1, as in the paper's
+L_{t+1} = eta(W L_t); L_0 = eta(Y), so that all iterations are normalised alike. `column`, `prior` and `none` are factors of
+columns, which commute with W: the state is not normalised, and L_t = eta(S_t).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption
+from mmdiff.diffusion.options import DiffusionOptions, Eta, Normalization, Precision, checked
+from mmdiff.diffusion.seeds import Seeds
+from mmdiff.formats.errors import BadOption, Parameter
+from mmdiff.formats.sources.text import read_values
 from mmdiff.formats.store.manifest import Json
 
-Eta = Literal["column", "row", "none", "prior", "sinkhorn"]
-Normalization = Literal["row", "symmetric"]
-Precision = Literal["float32", "bfloat16"]
-
-ETAS: tuple[Eta, ...] = ("column", "row", "none", "prior", "sinkhorn")
 SINKHORN_ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What is done to S in each iteration, and how L comes of it."""
+    """The options that decide one iteration of S, and L. Their declaration is `DiffusionOptions`."""
 
-    eta: Eta = "column"
-    gamma: float | None = None
-    alpha: float | None = None
-    reset_seeds: bool = False
-    normalize_graph: Normalization = "row"
-    dtype: Precision = "float32"
+    eta: Eta = DiffusionOptions.eta
+    gamma: float | None = DiffusionOptions.gamma
+    alpha: float | None = DiffusionOptions.alpha
+    reset_seeds: bool = DiffusionOptions.reset_seeds
+    normalize_graph: Normalization = DiffusionOptions.normalize_graph
+    dtype: Precision = DiffusionOptions.dtype
 
     def __post_init__(self) -> None:
-        if self.eta not in ETAS:
-            raise BadOption(f"--eta {self.eta}: no such operator. Choose from {', '.join(ETAS)}.")
-        if self.gamma is not None and not (math.isfinite(self.gamma) and self.gamma > 0):
-            raise BadOption(f"--gamma {self.gamma:g}: a power above 0 is needed, for example 0.5 or 2.")
-        if self.alpha is not None and not 0 < self.alpha <= 1:
-            raise BadOption(f"--alpha {self.alpha:g}: a share above 0 and up to 1 is needed, for example 0.8.")
-        if self.normalize_graph not in ("row", "symmetric"):
-            raise BadOption(f"--normalize-graph {self.normalize_graph}: choose row or symmetric.")
-        if self.dtype not in ("float32", "bfloat16"):
-            raise BadOption(f"--dtype {self.dtype}: choose float32 or bfloat16.")
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, checked(name, value))
+
+    @classmethod
+    def of(cls, options: DiffusionOptions) -> Variant:
+        return cls(**{each.name: getattr(options, each.name) for each in fields(cls)})
 
     @property
     def coupled(self) -> bool:
@@ -57,7 +55,7 @@ class Variant:
 
     @property
     def linear(self) -> bool:
-        """Whether S is a polynomial of W times Y, so that columns are independent and their sums known without them."""
+        """Whether S is a polynomial of W times Y: columns are independent, and their sums are known without computing them."""
         return not self.coupled and self.gamma is None
 
     @property
@@ -66,38 +64,64 @@ class Variant:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of a stored entry of S."""
         return 4 if self.dtype == "float32" else 2
 
     @property
-    def kept_as(self) -> str:
-        """The type of arrays that hold S: float32, or the bits of bfloat16."""
+    def stored_dtype(self) -> str:
+        """The array type that stores S: float32, or the bits of bfloat16."""
         return "float32" if self.dtype == "float32" else "uint16"
 
     def parameters(self) -> Json:
         return dict(vars(self))
 
 
+def given_prior(prior: Any, seeds: Seeds) -> tuple[NDArray[np.float64] | None, Any]:
+    """One value for each class, and the prior as messages show it; None where none is given."""
+    if prior is None:
+        return None, None
+    if not isinstance(prior, str):
+        return np.asarray(prior, np.float64), None
+    if prior == "uniform":
+        return np.ones(seeds.classes), prior
+    if prior == "seeds":
+        return seeds.per_class().astype(np.float64), prior
+    return read_values(Path(prior)), prior
+
+
 def class_prior(
-    variant: Variant, given: NDArray[np.float64] | None, name: str, power: float | None, classes: int
+    variant: Variant, given: NDArray[np.float64] | None, name: Any, power: float | None, classes: int
 ) -> NDArray[np.float64]:
-    """The prior p of each class, raised to a power and normalised; uniform where none is given."""
+    """The prior p of each class, raised to a power and normalised; uniform where none is given. `name` is for messages."""
     if not variant.takes_prior:
-        for option, value in (("--prior", given), ("--prior-power", power)):
+        for option, value in (("prior", given), ("prior_power", power)):
             if value is not None:
-                raise BadOption(f"{option}: --eta {variant.eta} has no prior. Use it with --eta prior or --eta sinkhorn.")
+                raise BadOption(
+                    Parameter(option),
+                    ": ",
+                    Parameter("eta", variant.eta),
+                    " has no prior. Use it with ",
+                    Parameter("eta", "prior"),
+                    " or ",
+                    Parameter("eta", "sinkhorn"),
+                    ".",
+                )
         return np.full(classes, 1 / classes)
     prior = np.ones(classes) if given is None else given
+    told = Parameter("prior") if name is None else Parameter("prior", name)
     if prior.shape != (classes,):
-        raise BadOption(f"--prior {name}: {prior.size} values for {classes} classes. Give one for each class, in their order.")
+        raise BadOption(told, f": {prior.size} values for {classes} classes. Give one for each class, in their order.")
     bad = ~np.isfinite(prior) | (prior < 0)
     if bad.any():
         at = int(bad.argmax())
-        raise BadOption(f"--prior {name}, class {at}: {prior[at]:g}. A prior is finite and not negative.")
+        raise BadOption(told, f", class {at}: {prior[at]:g}. A prior is finite and not negative.")
     with np.errstate(divide="ignore", over="ignore"):
         raised = prior / max(float(prior.max()), np.finfo(float).tiny)
         raised = raised if power is None else raised**power
         total = raised.sum()
     if not (math.isfinite(total) and total > 0):
-        what = "all zero" if not prior.any() else f"not finite when raised to {power:g}"
-        raise BadOption(f"--prior {name}: {what}. Give at least one class a prior above 0, or another --prior-power.")
+        problem = "all zero" if not prior.any() else f"not finite when raised to {power:g}"
+        raise BadOption(
+            told, f": {problem}. Give at least one class a prior above 0, or choose another ", Parameter("prior_power"), "."
+        )
     return np.asarray(raised / total, np.float64)

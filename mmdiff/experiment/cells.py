@@ -61,6 +61,9 @@ class Cell:
             "kind": self.kind,
             "options": self.options,
         }
+        if self.options.get("diffusion", self.options).get("eta") in ("row", "sinkhorn"):
+            # Earlier versions applied these operators a second time when they reported L.
+            document["eta_applied"] = "once"
         return hashlib.blake2b(encode(document), digest_size=12).hexdigest()
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mmdiff.diffusion.api import COLS_PER_BATCH
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.io.graph_stream import Stream
+from mmdiff.diffusion.options import COLS_PER_BATCH
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import class_prior
 from mmdiff.experiment.cells import COLUMNS, DATA, FIGURES, Cell, Planes, Result, hits
@@ -118,7 +118,7 @@ class Computing:
         neighbors = np.ascontiguousarray(nodes.test_lists[0][:, : options["k"]])
         variant = variant_of(options)
         given = self._prior(cell, nodes, labels)
-        p = class_prior(variant, given, str(options.get("prior")), options.get("prior_power"), classes)
+        p = class_prior(variant, given, options.get("prior"), options.get("prior_power"), classes)
         seeds = Seeds.of(np.arange(graph.nodes), labels.astype(np.int32), classes)
         scores = np.empty((options["iterations"] + 1, len(neighbors), classes), np.float32)
         reached = np.zeros((len(scores), 2), np.int64)
@@ -126,7 +126,16 @@ class Computing:
         with Stream(graph) as stream:
             # Every row is computed, not only those that test points look at, so that what labels have reached is all of it.
             width = min(COLS_PER_BATCH, classes)
-            diffusion = Diffusion(stream, seeds, variant, p, len(scores) - 1, width, neighbors, every_row=True)
+            diffusion = Diffusion(
+                stream=stream,
+                seeds=seeds,
+                variant=variant,
+                prior=p,
+                iterations=len(scores) - 1,
+                width=width,
+                neighbors=neighbors,
+                every_row=True,
+            )
             for report in diffusion.reports():
                 scores[report.iteration][:, diffusion.columns(report.batch)] = report.scores(neighbors)
                 reached[report.iteration, 0] += report.nonzero

@@ -14,11 +14,14 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
-from mmdiff.diffusion.variant import ETAS, Variant, class_prior
+import numpy as np
+
+from mmdiff.diffusion.options import declared_options
+from mmdiff.diffusion.variant import Variant, class_prior
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.store.manifest import Json
 from mmdiff.graph.weights import Weighting, choose
@@ -146,20 +149,21 @@ class Option(NamedTuple):
     default: Any = None
 
 
+def _diffusion_option(name: str) -> Option:
+    """An option of `mmdiff.diffuse`, as it is declared there; experiments run for more iterations and choose among them."""
+    declared = declared_options()[name]
+    check = one_of(declared.choices) if declared.domain is None else declared.domain.read
+    return Option(check, declared.expected, DEFAULT_ITERATIONS if name == "iterations" else declared.default)
+
+
 OPTIONS: Mapping[str, Mapping[str, Option]] = {
     "diffusion": {
         "k": Option(whole(1), "a whole number of at least 1", DEFAULT_K),
         "edge_weights": Option(one_of(_EDGE_WEIGHTS), f"one of {', '.join(_EDGE_WEIGHTS)}", "constant"),
         "sigma": Option(positive, "a number above 0"),
         "lambda": Option(positive, "a number above 0"),
-        "iterations": Option(whole(0), "a whole number of at least 0", DEFAULT_ITERATIONS),
-        "eta": Option(one_of(ETAS), f"one of {', '.join(ETAS)}", "column"),
+        **{name: _diffusion_option(name) for name, declared in declared_options().items() if declared.in_experiments},
         "prior": Option(one_of(_PRIORS), f"one of {', '.join(_PRIORS)}"),
-        "prior_power": Option(number, "a number"),
-        "gamma": Option(positive, "a number above 0"),
-        "alpha": Option(positive, "a number above 0 and up to 1"),
-        "reset_seeds": Option(flag, "true or false", False),
-        "normalize_graph": Option(one_of(("row", "symmetric")), "one of row, symmetric", "row"),
     },
     "logreg": {
         "lr": Option(positive, "a number above 0", Options.lr),
@@ -218,9 +222,7 @@ def weighting_of(options: Json) -> Weighting | None:
 
 
 def variant_of(options: Json) -> Variant:
-    return Variant(
-        options["eta"], options.get("gamma"), options.get("alpha"), options["reset_seeds"], options["normalize_graph"]
-    )
+    return Variant(**{each.name: options[each.name] for each in fields(Variant) if each.name in options})
 
 
 def _read_method(file: str, number: int, values: Json) -> Method:
@@ -271,9 +273,8 @@ def _check_candidate(table: Table, kind: Kind, options: Json) -> None:
             weighting.check(options["k"])
         variant = variant_of(options)
         if not variant.takes_prior:
-            class_prior(variant, None, "", options.get("prior_power"), 1)
-            if "prior" in options:
-                raise BadOption(f"--prior: --eta {variant.eta} has no prior. Use it with --eta prior or --eta sinkhorn.")
+            given = np.ones(1) if "prior" in options else None
+            class_prior(variant, given, None, options.get("prior_power"), 1)
     except BadOption as error:
         # The engine speaks of options of the command line; here they are keys.
         table.refuse(re.sub(r"--([a-z-]+)", lambda found: found[1].replace("-", "_"), str(error)))

@@ -17,7 +17,7 @@ from mmdiff.evaluation.metrics import predictions, ranks_by_label
 from mmdiff.evaluation.scores import Scores, Truth, open_scores, open_truth
 from mmdiff.explain.nodes import Images, Name, Nodes, find_row, plain, role_ids
 from mmdiff.explain.paths import Path, Question, Spreading, find_paths
-from mmdiff.formats.errors import BadLabels, BadOption, Missing, Stale
+from mmdiff.formats.errors import BadLabels, BadOption, Missing, Parameter, Stale
 from mmdiff.formats.store.fingerprint import fingerprint
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
@@ -66,6 +66,12 @@ class Explainer:
         problem = _problem(store, self.scores, labels)
         self.iterations = int(parameters["iterations"])
         self.variant = Variant(**{key: parameters[key] for key in vars(Variant())})
+        if self.variant.coupled and parameters.get("eta_applied") != "once":
+            raise BadOption(
+                Parameter("scores", name),
+                f": made by a version that applied eta a second time to report it, so these scores have no paths. "
+                f"{self.scores.artifact.remedy}",
+            )
         classes = len(self.scores.classes)
         prior = np.array(parameters["prior"]) if "prior" in parameters else np.full(classes, 1 / classes)
         if problem.neighbors is None:

@@ -16,6 +16,7 @@ import mmdiff
 from mmdiff.building.stage import Request as Build
 from mmdiff.building.stage import build_graph
 from mmdiff.cli import app
+from mmdiff.diffusion.api import diffuse
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, InputError
 from tests.diffusion.test_diffuse_store import CLASSES, SEEDS, TESTS, import_rows, import_seeds, make, stock
 from tests.knn.test_knn import clustered
@@ -76,7 +77,7 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "negative columns": ("--cols-per-batch=-3", ("--cols-per-batch -3", "at least 1")),
     "columns that are no number": ("--cols-per-batch abc", ("--cols-per-batch abc", "auto")),
     "columns that look like a number": ("--cols-per-batch=--5", ("--cols-per-batch --5", "auto")),
-    "columns in another script": ("--cols-per-batch ²", ("--cols-per-batch ²", "auto")),
+    "columns in another script": ("--cols-per-batch ²", ("--cols-per-batch '²'", "auto")),
     "too little memory": ("--memory 1M", ("--memory 1M", "324 nodes", "is needed")),
     "no amount of memory": ("--memory plenty", ("--memory plenty", "4G")),
     "predictions with another ending": ("--predict-nodes p.csv", ("--predict-nodes p.csv", ".parquet")),
@@ -207,8 +208,17 @@ PYTHON: dict[str, tuple[dict[str, Any], type[InputError], str]] = {
     "negative iterations": ({"iterations": -1}, BadOption, "iterations=-1"),
     "no columns": ({"cols_per_batch": 0}, BadOption, "cols_per_batch=0"),
     "an unknown operator": ({"eta": "softmax"}, BadOption, "softmax"),
+    "a misspelt operator": ({"eta": "colum"}, BadOption, "eta='colum': .* Did you mean column?"),
+    "an operator that is no text": ({"eta": np.ones(2)}, BadOption, "Choose from column, row"),
+    "a misspelt option": ({"iteration": 3}, BadOption, "iteration: no such option. Did you mean iterations?"),
+    "alpha that is no number": ({"alpha": float("nan")}, BadOption, "alpha=nan: expected a number above 0 and up to 1"),
+    "gamma that is no number": ({"gamma": float("nan")}, BadOption, "gamma=nan: expected a number above 0"),
+    "half an iteration": ({"iterations": 2.5}, BadOption, "iterations=2.5: expected a whole number of at least 0"),
+    "iterations of true": ({"iterations": True}, BadOption, "iterations=True: expected a whole number"),
+    "a number for a flag": ({"reset_seeds": 1}, BadOption, "reset_seeds=1: expected true or false"),
+    "a number for a prior": ({"eta": "prior", "prior": 3}, BadOption, "prior=3: expected uniform, seeds"),
     "a prior of wrong length": ({"eta": "prior", "prior": [1, 1]}, BadOption, "2 values for 3 classes"),
-    "a prior for another operator": ({"prior": [1, 1, 1]}, BadOption, "--eta column has no prior"),
+    "a prior for another operator": ({"prior": [1, 1, 1]}, BadOption, "prior: eta='column' has no prior"),
 }
 
 
@@ -216,18 +226,18 @@ PYTHON: dict[str, tuple[dict[str, Any], type[InputError], str]] = {
 def test_bad_arguments_in_python_are_errors_in_words(changed: dict[str, Any], kind: type[InputError], told: str) -> None:
     arguments = graph_and_labels(**changed)
     with pytest.raises(kind, match=told):
-        mmdiff.diffuse(arguments.pop("graph"), arguments.pop("labels"), **arguments)
+        diffuse(arguments.pop("graph"), arguments.pop("labels"), **arguments)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
 def test_labels_and_neighbours_may_be_whole_numbers_of_any_kind(dtype: str) -> None:
     graph, neighbors = some_graph(30, 4), np.array([[1, 5], [7, 29]])
     labels = np.arange(30) % 3
-    expected = mmdiff.diffuse(graph, labels, neighbors=neighbors)
-    np.testing.assert_array_equal(mmdiff.diffuse(graph, labels.astype(dtype), neighbors=neighbors.astype(dtype)), expected)
+    expected = diffuse(graph, labels, neighbors=neighbors)
+    np.testing.assert_array_equal(diffuse(graph, labels.astype(dtype), neighbors=neighbors.astype(dtype)), expected)
     if dtype.startswith("int"):
-        some = mmdiff.diffuse(graph, labels, neighbors=np.array([[1, -1]], dtype))
-        np.testing.assert_array_equal(some, mmdiff.diffuse(graph, labels, neighbors=[[1, 0xFFFFFFFF]]))
+        some = diffuse(graph, labels, neighbors=np.array([[1, -1]], dtype))
+        np.testing.assert_array_equal(some, diffuse(graph, labels, neighbors=[[1, 0xFFFFFFFF]]))
 
 
 def test_graph_times_what_does_not_fit_is_refused() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mmdiff.building.stage import Request as Build
 from mmdiff.building.stage import build_graph
+from mmdiff.diffusion.api import diffuse as diffuse_arrays
 from mmdiff.diffusion.stage import Request, diffuse
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
@@ -60,9 +61,7 @@ def test_symmetric_graph_and_alpha_give_the_label_spreading_of_scikit_learn(tmp_
 
 
 def in_memory(A: NDArray[Any], labels: NDArray[Any], options: dict[str, Any]) -> NDArray[np.float32]:
-    import mmdiff
-
-    return mmdiff.diffuse(mmdiff.Graph.from_scipy(scipy.sparse.csr_array(A)), labels, **options)
+    return diffuse_arrays(CsrGraph.from_scipy(scipy.sparse.csr_array(A)), labels, **options)
 
 
 def from_a_store(folder: Path, A: NDArray[Any], labels: NDArray[Any], options: dict[str, Any]) -> NDArray[np.float32]:

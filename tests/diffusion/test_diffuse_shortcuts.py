@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.api import diffuse
+from mmdiff.diffusion.options import ETAS
 from mmdiff.diffusion.stage import Request, prepare
 from mmdiff.diffusion.stage import diffuse as stage
-from mmdiff.diffusion.variant import ETAS, Variant
+from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.import_graph import Request as ImportGraph

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from mmdiff.building.stage import Request as Build
 from mmdiff.building.stage import build_graph
 from mmdiff.cli import app
+from mmdiff.diffusion.options import ETAS
 from mmdiff.diffusion.stage import Outcome, Request, diffuse
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.store.store import Store
@@ -126,6 +127,12 @@ def test_share_of_entries_that_labels_have_reached_is_recorded_for_each_iteratio
     assert [step["iteration"] for step in record] == list(range(T + 1))
     assert all(step["seconds"] >= 0 and step["bytes"] >= 0 for step in record)
     assert sum(step["bytes"] for step in record) > 0
+
+
+@pytest.mark.parametrize("eta", ETAS)
+def test_only_coupled_operators_tell_in_the_recipe_that_they_are_applied_once(made: Path, eta: Any) -> None:
+    parameters = spread(made, eta=eta).artifact.manifest.parameters
+    assert parameters.get("eta_applied") == ("once" if eta in ("row", "sinkhorn") else None)
 
 
 @pytest.mark.parametrize("eta", ["column", "sinkhorn"])

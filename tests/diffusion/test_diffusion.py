@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.api import diffuse
 from mmdiff.diffusion.engine import coupled, frontier
 from mmdiff.diffusion.io import graph_stream as streaming
-from mmdiff.diffusion.variant import ETAS, Variant
+from mmdiff.diffusion.options import ETAS
+from mmdiff.diffusion.variant import Variant
 from mmdiff.graph.graph import CsrGraph
 from tests.support.graphs import some_graph
-from tests.support.naive_diffusion import naive_diffusion, naive_scores
+from tests.support.naive_diffusion import naive_diffusion, naive_eta, naive_scores, naive_W, naive_Y
 
 variants = st.builds(
     Variant,
@@ -111,3 +113,28 @@ def test_diffusion_equals_its_naive_twin(
         assert_close(diffuse(graph, labels, **options), expected[-1])
         scores = diffuse(graph, labels, neighbors=neighbors, **options)
     assert_close(scores, np.stack([naive_scores(L, neighbors) for L in expected]))
+
+
+@pytest.mark.parametrize("eta", ["row", "sinkhorn"])
+@pytest.mark.parametrize("gamma", [None, 1.3])
+def test_coupled_operators_are_applied_once_an_iteration(eta: Any, gamma: float | None) -> None:
+    """L_{t+1} = Gamma(eta(W L_t)) of the paper: each reported L leads to the next one."""
+    graph, classes = some_graph(60, 5, seed=3), 4
+    labels = some_labels(60, classes, 1, 2)
+    prior, variant = np.full(classes, 1 / classes), Variant(eta, gamma)
+    before, after = (
+        diffuse(graph, labels, iterations=iterations, eta=eta, gamma=gamma, classes=classes) for iterations in (2, 3)
+    )
+    expected = naive_eta(naive_W(graph, "row") @ before.astype(np.float64), eta, prior)
+    if variant.gamma is not None:
+        sums = (expected**variant.gamma).sum(axis=0)
+        expected = expected**variant.gamma / np.where(sums > 0, sums, 1)
+    assert_close(after, expected)
+
+
+@pytest.mark.parametrize("eta", ["row", "sinkhorn"])
+def test_before_the_first_iteration_L_is_eta_of_Y(eta: Any) -> None:
+    graph, classes = some_graph(40, 5, seed=3), 4
+    labels = some_labels(40, classes, 2, 2)
+    found = diffuse(graph, labels, iterations=0, eta=eta, classes=classes)
+    assert_close(found, naive_eta(naive_Y(40, labels, classes), eta, np.full(classes, 1 / classes)))

@@ -108,8 +108,8 @@ SLIPS: dict[str, tuple[Change, tuple[str, ...]]] = {
     "two of a name": (methods(DIFFUSION, DIFFUSION), ("two methods are called 'diffusion'",)),
     "sigma without its weights": (methods(DIFFUSION | {"sigma": 0.5}), ("sigma does not go with edge_weights constant",)),
     "weights without sigma": (methods(DIFFUSION | {"edge_weights": "gaussian"}), ("edge_weights gaussian needs sigma",)),
-    "prior without its operator": (methods(DIFFUSION | {"prior": "seeds"}), ("eta column has no prior",)),
-    "alpha above one": (methods(DIFFUSION | {"alpha": 1.5}), ("alpha 1.5: a share above 0 and up to 1",)),
+    "prior without its operator": (methods(DIFFUSION | {"prior": "seeds"}), ("eta='column' has no prior",)),
+    "alpha above one": (methods(DIFFUSION | {"alpha": 1.5}), ("alpha = 1.5: expected a number above 0 and up to 1",)),
     "tuned and not": (methods(LOGREG | {"weight_decay": 1.0}), ("weight_decay is given here and in [methods.tune]",)),
     "fusion of nothing": (methods(DIFFUSION, FUSION), ("of = 'logreg': no such method",)),
     "fusion the wrong way round": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from mmdiff.cli import app
+from mmdiff.diffusion import stage
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.stage import Request as DiffuseRequest
 from mmdiff.diffusion.stage import diffuse
@@ -21,6 +23,7 @@ from mmdiff.explain import paths
 from mmdiff.explain.nodes import Images, Name
 from mmdiff.explain.paths import Question, Spreading, find_paths
 from mmdiff.formats.errors import BadOption
+from mmdiff.formats.store.manifest import Recipe
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
 from tests.diffusion.test_diffusion import graphs, some_labels, some_neighbors, variants
@@ -160,6 +163,21 @@ def test_diffusion_of_some_classes_and_of_other_labels_is_explained_too(world: P
     changed = run(world, *asked)
     assert changed.exit_code == 2
     assert "not what scores/other was made with" in changed.stderr
+
+
+def test_scores_of_a_version_that_applied_eta_twice_have_no_paths(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe_now = stage._recipe
+
+    def recipe_then(prepared: stage.Prepared) -> Recipe:
+        recipe = recipe_now(prepared)
+        parameters = {key: value for key, value in recipe.parameters.items() if key != "eta_applied"}
+        return replace(recipe, parameters=parameters)
+
+    monkeypatch.setattr(stage, "_recipe", recipe_then)
+    diffuse(world / "store", DiffuseRequest(eta="row", name="old"))
+    outcome = run(world, "--test", "t0", "--scores", "old")
+    assert outcome.exit_code == 2
+    assert "applied eta a second time" in " ".join(outcome.stderr.split())
 
 
 def test_test_points_that_are_nodes_of_an_imported_graph_are_explained(world: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def naive_eta(S: Matrix, eta: str, prior: Matrix) -> Matrix:
 def naive_diffusion(
     graph: CsrGraph, labels: NDArray[Any], classes: int, variant: Variant, prior: Matrix, T: int
 ) -> list[Matrix]:
-    """L after iterations 0..T."""
+    """L after iterations 0..T. `row` and `sinkhorn` are applied to the state, which then is L; before them L_0 = eta(Y)."""
     W, Y = naive_W(graph, variant.normalize_graph), naive_Y(graph.nodes, labels, classes)
     S, L = Y, [naive_eta(Y, variant.eta, prior)]
     for _ in range(T):
@@ -66,7 +66,7 @@ def naive_diffusion(
             S = _to(S**variant.gamma, 0, 1)
         if variant.reset_seeds:
             S = np.where(Y.any(axis=1, keepdims=True), Y, S)
-        L.append(naive_eta(S, variant.eta, prior))
+        L.append(S if variant.coupled else naive_eta(S, variant.eta, prior))
     return L
 
 

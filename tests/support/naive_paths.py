@@ -48,7 +48,7 @@ def check_path(
     """A path goes by a largest term each time (there may be several), says its share, and ends in a seed of the class."""
     Y = naive_Y(graph.nodes, labels, classes)
     W, states = naive_W(graph, variant.normalize_graph), naive_states(graph, Y, variant, prior, T)
-    L = naive_eta(states[-1], variant.eta, prior)
+    L = states[-1] if variant.coupled and T else naive_eta(states[-1], variant.eta, prior)
     score = naive_scores(L, neighbors[None])[0, column]
     if path is None:
         assert score < 1e-30

@@ -1,6 +1,6 @@
-"""Passes over S where an operator couples the classes: S is what the operator makes of a product, row by row as it is read.
+"""Kernels of coupled operators (paper, section 3.4): passes over S, which is computed from a product row by row as it is read.
 
-Sums are rounded in the order of the columns, so that no result depends on the batches they are cut into.
+Sums are rounded in the order of the columns, so that no result depends on how the columns are batched.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from mmdiff.kernels.jit import exact_kernel
 
 
 class Applied(NamedTuple):
-    """A batch of S = (rows * P * columns)^gamma * after, with the rows of `seeds` set back to Y.
+    """A batch of S = (rows * P * columns)^gamma * after, with the rows of `seeds` reset to Y.
 
-    P is `plate` times `sqrt_degrees`. An array of rows without any entries is one of ones; a plate without any is one of zeros.
+    P is `product` times `sqrt_degrees`. An empty `rows` or `sqrt_degrees` stands for ones, an empty `product` for zeros.
     """
 
-    plate: NDArray[np.float32]
+    product: NDArray[np.float32]
     sqrt_degrees: NDArray[np.float32]
     rows: NDArray[np.float32]
     columns: NDArray[np.float32]
@@ -33,21 +33,21 @@ class Applied(NamedTuple):
 
 @exact_kernel
 def _fill(s: Any, i: int, seed: int, row: NDArray[np.float32]) -> int:
-    """Row i of S; returns the first seed that is not before it."""
+    """Writes row i of S to `row`; returns the place of the first seed that is not before it."""
     while seed < len(s.seeds) and s.seeds[seed] < i:
         seed += 1
     if seed < len(s.seeds) and s.seeds[seed] == i:
         row[:] = 0
         for entry in range(s.offsets[seed], s.offsets[seed + 1]):
             row[s.labels[entry]] = 1
-    elif len(s.plate) == 0:
+    elif len(s.product) == 0:
         row[:] = 0
     else:
         factor = s.rows[i] if len(s.rows) else np.float32(1)
         sqrt_degree = s.sqrt_degrees[i] if len(s.sqrt_degrees) else np.float32(1)
-        plate = s.plate[i]
+        product = s.product[i]
         for c in range(len(row)):
-            row[c] = plate[c] * sqrt_degree * factor * s.columns[c]
+            row[c] = product[c] * sqrt_degree * factor * s.columns[c]
         if s.gamma != 1:
             for c in range(len(row)):
                 raised = np.float32(row[c] ** s.gamma) if row[c] > 0 else np.float32(0)
@@ -83,16 +83,16 @@ def column_sums(s: Applied, start: int, stop: int, factors: NDArray[np.float32])
 
 @exact_kernel
 def store(s: Applied, start: int, stop: int, out: NDArray[Any], sums: NDArray[np.float64]) -> int:
-    """Writes rows start..stop-1 in units of sqrt_degrees, adds them to the sums of the columns, and counts what is not zero."""
+    """Stores rows start..stop-1 in sqrt-degree units, adds them to the column sums, and returns their nonzero entries."""
     row = np.empty(len(s.columns), np.float32)
     seed, nonzero = int(np.searchsorted(s.seeds, start)), 0
     for i in range(start, stop):
         seed = _fill(s, i, seed, row)
         sqrt_degree = s.sqrt_degrees[i] if len(s.sqrt_degrees) else np.float32(1)
-        own = np.int32(0)
+        count = np.int32(0)
         for c in range(len(row)):
             sums[c] += row[c]
-            own += np.int32(row[c] != 0)
+            count += np.int32(row[c] != 0)
             keep(out, i, c, row[c] / sqrt_degree)
-        nonzero += int(own)
+        nonzero += int(count)
     return nonzero

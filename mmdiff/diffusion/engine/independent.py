@@ -108,12 +108,8 @@ def _start(work: Work, seeds: Seeds, buffers: Buffers) -> State:
     nodes = work.stream.graph.nodes
     if not work.whole:
         first = frontiers.first_frontier(seeds, nodes)
-        return (
-            first
-            if work.variant.kept_as == "float32"
-            else replace(first, values=bfloat16_decode(bfloat16_encode(first.values)))
-        )
-    out = buffers.target((nodes, seeds.classes), work.variant.kept_as)
+        return first if work.variant.stored_dtype == "float32" else replace(first, values=bfloat16_decode(bfloat16_encode(first.values)))
+    out = buffers.target((nodes, seeds.classes), work.variant.stored_dtype)
     out[:] = 0
     _set_back(out, seeds)
     return Matrix(out)
@@ -135,21 +131,25 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
             return Step(iteration, after, len(after.values), rows)
         if not frontiers.worthwhile(stream, state, needed):
             state = _matrix_of(work, state, buffers)
-    few = last and needed is not None and len(needed) * seeds.classes * variant.itemsize <= held_beside(shape, variant.kept_as)
+    few = (
+        last
+        and needed is not None
+        and len(needed) * seeds.classes * variant.itemsize <= held_beside(shape, variant.stored_dtype)
+    )
     if isinstance(state, Matrix) and sheet is not None and not few:
         written = sheet(iteration)
         nonzero = product_to_sheet(stream, state.values, written, seed_update, needed)
         read_back(written, state.values)
         return Step(iteration, _raised(work, seeds, state), nonzero, rows)
     if last and needed is not None:
-        out = buffers.target((len(needed), seeds.classes), variant.kept_as)
+        out = buffers.target((len(needed), seeds.classes), variant.stored_dtype)
         if isinstance(state, Frontier):
             nonzero = frontiers.spread_frontier(stream, state, out, seed_update, needed, compact=True)
         else:
             nonzero = product_of_rows(stream, _values(state), out, seed_update, needed)
             buffers.give_back(_values(state))
         return Step(iteration, SomeRows(needed, out), nonzero, rows)
-    out = buffers.target(shape, work.variant.kept_as)
+    out = buffers.target(shape, work.variant.stored_dtype)
     if isinstance(state, Frontier):
         nonzero = frontiers.spread_frontier(stream, state, out, seed_update, needed, compact=False)
     else:
@@ -176,7 +176,7 @@ def _values(state: State) -> NDArray[Any]:
 def _matrix_of(work: Work, frontier: Frontier, buffers: Buffers) -> Matrix:
     """A frontier that has grown large, as a matrix."""
     nodes = work.stream.graph.nodes
-    out = buffers.target((nodes, frontier.width), work.variant.kept_as)
+    out = buffers.target((nodes, frontier.width), work.variant.stored_dtype)
     frontiers.lay_out(work.stream, frontier, out)
     return Matrix(out)
 

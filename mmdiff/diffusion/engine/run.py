@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.coupled import Coupled, InMemory, Plates
+from mmdiff.diffusion.engine.coupled import Coupled, CoupledProducts, ProductsInMemory
 from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.independent import Buffers, Step, Work, steps
 from mmdiff.diffusion.engine.needed_rows import Rows, closures, looked_at
@@ -99,11 +99,11 @@ class Diffusion:
         return self.order[self.batches[batch]]
 
     def reports(
-        self, buffers: Buffers | None = None, keeper: Keeper | None = None, plates: Plates | None = None
+        self, buffers: Buffers | None = None, keeper: Keeper | None = None, products: CoupledProducts | None = None
     ) -> Iterator[Report]:
         """S after every iteration of every batch that is not kept yet. A report is valid until the next is asked for."""
         if self.variant.coupled:
-            yield from self._coupled_reports(buffers, plates or InMemory())
+            yield from self._coupled_reports(buffers, products or ProductsInMemory())
         else:
             keeper = keeper or Keeper()
             for batch in range(len(self.batches)):
@@ -143,9 +143,9 @@ class Diffusion:
             return None
         return column_sums(self.stream, self._own_seeds, self.variant, self._sqrt_degrees, self.iterations)
 
-    def _coupled_reports(self, buffers: Buffers | None, plates: Plates) -> Iterator[Report]:
+    def _coupled_reports(self, buffers: Buffers | None, products: CoupledProducts) -> Iterator[Report]:
         seeds = self.seeds.select(self.order).in_units_of(self._sqrt_degrees)
-        coupled = Coupled(self.work(), seeds, self.batches, self.prior[self.order], plates)
+        coupled = Coupled(self.work(), seeds, self.batches, self.prior[self.order], products)
         nodes = self.stream.graph.nodes
         for step in coupled.steps(buffers):
             yield Report(step.iteration, step.batch, step.state, step.rows, step.columns, step.sums, step.nonzero, nodes)

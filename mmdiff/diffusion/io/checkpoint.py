@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.coupled import Plates
+from mmdiff.diffusion.engine.coupled import CoupledProducts
 from mmdiff.diffusion.engine.independent import Step
 from mmdiff.diffusion.engine.run import Diffusion, Keeper, Report
 from mmdiff.diffusion.engine.states import Matrix
@@ -250,11 +250,11 @@ class Kept(Entering):
 
     def _declare_state(self, name: str, batch: int) -> ArrayWriter:
         width = self.diffusion.batches[batch].stop - self.diffusion.batches[batch].start
-        shape, dtype = (self.diffusion.stream.graph.nodes, width), self.diffusion.variant.kept_as
+        shape, dtype = (self.diffusion.stream.graph.nodes, width), self.diffusion.variant.stored_dtype
         return self.draft.scratch(name, shape, dtype, rows_per_chunk(shape, dtype))
 
 
-class OnDisk(Plates):
+class ProductsOnDisk(CoupledProducts):
     """The products of coupled operators, as scratch arrays of the draft."""
 
     def __init__(self, draft: Draft, kept: Kept) -> None:
@@ -283,7 +283,7 @@ class OnDisk(Plates):
             self.draft.drop(self._name(*key))
 
     def _name(self, iteration: int, batch: int) -> str:
-        return f"pass_plate_{self.kept.key(batch)}_{iteration}"
+        return f"pass_product_{self.kept.key(batch)}_{iteration}"
 
     def _declare(self, iteration: int, batch: int) -> ArrayWriter:
         columns = self.kept.diffusion.batches[batch]

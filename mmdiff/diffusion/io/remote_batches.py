@@ -92,7 +92,7 @@ class Alone(Entering):
 
     def sheet(self, batch: int) -> Sheet:
         shape = (self.diffusion.stream.graph.nodes, len(self.diffusion.columns(batch)))
-        dtype = self.diffusion.variant.kept_as
+        dtype = self.diffusion.variant.stored_dtype
         spec = ArraySpec.fit(shape, dtype, rows_per_chunk(shape, dtype))
 
         def declare(_: int) -> ArrayWriter:

@@ -175,7 +175,7 @@ def _coupled_steps(prepared: Prepared, per_column: float, path: Path) -> Iterato
         np.count_nonzero(values * values[:, :1])
     per_entry = (time.perf_counter() - clock) / 3 / values.size
     speed = measure(path, lambda _: None)
-    passes = 4 if prepared.variant.eta == "row" else 4 + 4 * SINKHORN_ROUNDS
+    passes = 3 if prepared.variant.eta == "row" else 3 + 2 * SINKHORN_ROUNDS
     entries = graph.nodes * width
     for iteration in range(1, prepared.request.iterations + 1):
         disk = 4 * entries * (1 / speed.write + 1 / speed.read)

@@ -112,7 +112,7 @@ def _whole_lines(width: int) -> int:
 
 def _by_way_of_disk(nodes: int, variant: Variant, width: int) -> int:
     """Bytes of a matrix that is replaced by the next one by way of the disk."""
-    return nodes * width * variant.itemsize + sheets.held_beside((nodes, width), variant.kept_as)
+    return nodes * width * variant.itemsize + sheets.held_beside((nodes, width), variant.stored_dtype)
 
 
 def _widest_by_way_of_disk(nodes: int, variant: Variant, room: int) -> int:
