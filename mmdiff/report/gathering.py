@@ -180,6 +180,8 @@ def _typical(rows: NDArray[np.int64], margins: NDArray[np.float32], kinds: NDArr
     """Those nearest the median margin, each of another class."""
     if not len(rows):
         return []
-    near = rows[np.argsort(np.abs(margins[rows] - np.median(margins[rows])), kind="stable")]
+    # With a single class there is no second best, and every margin is infinite.
+    finite = np.minimum(margins[rows].astype(np.float64), np.finfo(np.float32).max)
+    near = rows[np.argsort(np.abs(finite - np.median(finite)), kind="stable")]
     _, first = np.unique(kinds[near], return_index=True)
     return [int(row) for row in near[np.sort(first)][:count]]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from mmdiff.formats.store.manifest import Json
 from mmdiff.report.gathering import Findings
-from mmdiff.report.html import Markup, duration, listed, moment, percent, sentence, shortened, size, table, tag, value
+from mmdiff.report.html import Markup, duration, join, listed, moment, percent, sentence, shortened, size, table, tag, value
 
 _ROLES = {"seed": "seed", "background": "background", "test": "test point"}
 _TITLE = 48
@@ -119,7 +119,7 @@ def run_section(findings: Findings) -> Iterator[Markup]:
     yield table(head, rows, "Time and memory of each stage", 1, "bars")
     yield tag("h3", "Commands")
     commands = dict.fromkeys(line["command"] for line in stages)
-    lines = tag("code", "\n".join(commands))
+    lines = tag("code", Markup("\n".join(join([command]) for command in commands)))
     yield tag("pre", lines, class_="scroll", tabindex=0, role="region", aria_label="The commands that were run")
     yield tag("h3", "Parameters and facts")
     yield from (_details(line) for line in findings.artifacts)
