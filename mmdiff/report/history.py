@@ -93,7 +93,7 @@ _LEAST = 0.004
 def run_section(findings: Findings) -> Iterator[Markup]:
     stages = sorted((line for line in findings.artifacts if line["seconds"] is not None), key=lambda line: line["started"])
     if not stages:
-        yield tag("p", "Nothing yet. Begin with: mmdiff import FILE --role background")
+        yield tag("p", "The store is empty. Begin with an import of the background.")
         return
     longest = max(line["seconds"] for line in stages) or 1.0
     largest = max(line["peak_memory"] for line in stages) or 1

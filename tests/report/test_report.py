@@ -149,23 +149,14 @@ def test_same_store_gives_the_same_page(world: Path, tmp_path: Path) -> None:
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-def test_report_of_a_store_without_scores_says_so(world: Path, tmp_path: Path) -> None:
+def test_report_of_a_store_without_test_points_says_so(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     import_descriptors(store, ImportRequest([str(world / "background.npy")], "background", dims=8))
     outcome = run("--out", str(tmp_path / "report.html"), "--json", "--store", str(store))
     found = json.loads(outcome.stdout)
     assert found["sections"] == ["runs"]
-    assert "no scores of test points" in found["notes"][0]
-    assert "no scores of test points" in Outline((tmp_path / "report.html").read_text()).text
-
-
-def test_scores_that_are_out_of_date_are_left_out_and_said(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    again = ImportRequest([str(world / "seeds.npy")], "seeds", dims=8, labels=str(world / "seeds-labels.txt"))
-    import_descriptors(world / "store", again)
-    found = write_report(Store.open(world / "store"), tmp_path / "report.html", Request())
-    assert "accuracy" not in found["sections"]
-    assert any(note.startswith("scores/diffusion is left out:") for note in found["notes"])
+    assert "there are no test points" in found["notes"][0]
+    assert "There are no test points" in Outline((tmp_path / "report.html").read_text()).text
 
 
 def test_test_points_without_labels_have_paths_but_no_accuracies(tmp_path: Path) -> None:
