@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mmdiff.evaluation.scores import score_statistics, what_scores
-from mmdiff.experiment.results import report_statistics, what_report
+from mmdiff.experiment.results import experiment_statistics, what_experiment
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.store.gc import find_garbage
 from mmdiff.formats.store.manifest import Json
@@ -171,7 +171,7 @@ _WHAT = {
     "graph": what_graph,
     "scores": what_scores,
     "logreg": what_logreg,
-    "report": what_report,
+    "report": what_experiment,
 }
 _STATISTICS = {
     "descriptors": _descriptor_statistics,
@@ -181,5 +181,5 @@ _STATISTICS = {
     "graph": graph_statistics,
     "scores": score_statistics,
     "logreg": logreg_statistics,
-    "report": report_statistics,
+    "report": experiment_statistics,
 }
