@@ -7,7 +7,7 @@ registry as an argument and do not import it.
 from __future__ import annotations
 
 from mmdiff.evaluation.scores import score_statistics, what_scores
-from mmdiff.experiment.results import report_statistics, what_report
+from mmdiff.experiment.results import experiment_statistics, what_experiment
 from mmdiff.export.arrays import write_csr, write_npy, write_npz, write_safetensors
 from mmdiff.export.predictions import write_predictions_csv, write_predictions_parquet
 from mmdiff.export.tables import write_csv, write_parquet
@@ -142,8 +142,8 @@ _ALL = (
             "keys": ArrayRule(("uint8",), (2,), required=True),
         },
         check=checks.check_report,
-        title=what_report,
-        statistics=report_statistics,
+        title=what_experiment,
+        statistics=experiment_statistics,
         exports=Exports(_ARRAY_FILES),
     ),
 )

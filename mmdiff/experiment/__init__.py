@@ -1,1 +1,1 @@
-"""`mmdiff experiment`: the paper's protocol as a grid of methods and draws, on any data."""
+"""Experiments: the paper's protocol as a grid of methods, backgrounds, n and draws, on any data (paper, section 4)."""

@@ -1,6 +1,7 @@
-"""Cells of the grid: one method with all of its options, on one background, for one draw of n seeds a class of a group.
+"""Cells of an experiment's grid: one method with its complete options, one background, one draw of n seeds per novel class.
 
-A cell is known by a digest of all that decides its result, so that it is recognised wherever it was computed before.
+The key of a cell is a digest of everything that its result depends on, so a cell computed before is found again, in an
+interrupted run as in other experiment results of the store.
 """
 
 from __future__ import annotations
@@ -17,25 +18,26 @@ from mmdiff.experiment.config import Background, Config, Group
 from mmdiff.experiment.methods import Kind
 from mmdiff.formats.store.manifest import Json, encode
 
-# A change of what is computed from the same options is a new version: results of the old one are not taken for it.
+# Increased when the same options give other results, so that old cells are not reused.
 _VERSION = 1
 
 DATA = ("train", "train_labels", "test", "test_labels")
-"""The files that results depend on."""
+"""The roles of the data files that results depend on."""
 
 TOPS = (1, 5)
 FIGURES = ("top1", "top5", "novel_top1", "novel_top5")
-"""What is counted of each plane: hits among all test points, and among those of novel classes."""
+"""Hits counted after each step: among all test points, and among those of novel classes."""
 
 COLUMNS = (*FIGURES, "nonzero", "entries")
-"""Of a plane: its hits, and of a diffusion how many of the entries of L are not zero."""
+"""Counts after each step: the hits, and for a diffusion the non-zero entries and all entries of L."""
 
-Planes = NDArray[np.int64]
+Counts = NDArray[np.int64]
+"""(steps, COLUMNS). The steps of a diffusion are its iterations, those of a fusion its weights; a regression has one."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is to be computed. `background` is None for methods to which it does not matter."""
+    """One computation. `background` is None for methods that do not use one."""
 
     group: Group
     n: int
@@ -69,13 +71,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a cell: COLUMNS of each plane (iterations of a diffusion, weights of a fusion), and how long it took."""
+    """The counts of a cell after each step, and the seconds it took."""
 
-    planes: Planes
+    counts: Counts
     seconds: float
 
     def to_json(self) -> Json:
-        return {"planes": self.planes.tolist(), "seconds": round(self.seconds, 4)}
+        return {"planes": self.counts.tolist(), "seconds": round(self.seconds, 4)}
 
     @classmethod
     def from_json(cls, document: Json) -> Result:
@@ -83,6 +85,6 @@ class Result:
 
 
 def hits(scores: NDArray[Any], truth: NDArray[np.int64], novel: NDArray[np.bool_]) -> list[int]:
-    """FIGURES of one plane of scores. Ties count against the method."""
+    """FIGURES of the scores after one step. Ties count against the method."""
     ranks = ranks_of(scores, truth[:, None])
     return [int((some <= k).sum()) for some in (ranks, ranks[novel]) for k in TOPS]

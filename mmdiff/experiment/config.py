@@ -1,6 +1,6 @@
-"""The config of an experiment: which data, which groups of classes, how many seeds and draws, which backgrounds and methods.
+"""The config of an experiment, a TOML file: data, groups of classes, seeds and draws, backgrounds and methods.
 
-It is read as a whole before anything is computed (`docs/experiments.md` says how to write one).
+All of it is checked before anything is computed. `docs/experiments.md` describes the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mmdiff.experiment.methods import Method, Table, nearest, read_methods, text, whole
+from mmdiff.experiment.methods import Method, Table, did_you_mean, read_methods, text, whole
 from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.store.manifest import Json
@@ -22,12 +22,14 @@ GROUPS: tuple[Group, ...] = ("validation", "test")
 BACKGROUNDS = ("none", "in-domain", "out-of-domain")
 DEFAULT_DIMS = 256
 
+# Labels are stored as 32-bit numbers at most.
+_MOST_CLASSES = 1 << 31
 _FILES = ("train", "train_labels", "test", "test_labels")
 
 
 @dataclass(frozen=True)
 class Background:
-    """What labels spread over beside the seeds; `size` is how many images of an out-of-domain one, None for all."""
+    """The unlabelled images of the graph; `size` limits those of an out-of-domain one, None takes all."""
 
     kind: str
     size: int | None = None
@@ -38,7 +40,7 @@ class Background:
 
 @dataclass(frozen=True)
 class Split:
-    """The classes of a group, by their numbers."""
+    """The class numbers of a group."""
 
     base: tuple[int, ...]
     novel: tuple[int, ...]
@@ -46,7 +48,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Config:
-    """An experiment as a whole. `files` are paths of the data by their role, `split` among them where it is a file."""
+    """A checked config. `files` are the paths of the data by role, including `split` if there is one."""
 
     name: str
     files: dict[str, str]
@@ -60,7 +62,7 @@ class Config:
     methods: tuple[Method, ...]
 
     def parameters(self) -> Json:
-        """What was asked for, without the paths of files."""
+        """The parameters of the artifact: everything but the paths."""
         return {
             "name": self.name,
             "groups": {group: {"base": list(split.base), "novel": list(split.novel)} for group, split in self.groups.items()},
@@ -75,7 +77,7 @@ class Config:
 
     @property
     def most_neighbors(self) -> int:
-        """The largest k that a diffusion asks for: lists of fewer are the beginning of it."""
+        """The largest k of all diffusions; lists for a smaller k are prefixes of those for this one."""
         settings = [setting for method in self.methods for setting in method.settings if method.kind == "diffusion"]
         return max((options["k"] for setting in settings for options in setting.candidates), default=0)
 
@@ -86,13 +88,13 @@ def read_config(path: Path) -> Config:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UnreadableSource(
-            f"{path}: no such file. Name the config of an experiment (docs/experiments/ has some)."
+            f"{path}: no such file. Name the TOML config of an experiment (docs/experiments/ has examples)."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise UnreadableSource(f"{path}: not readable as TOML ({error}). Correct it there.") from None
     table = Table(path.name, values)
     table.refuse_unknown(("name", "n", "draws", "seed", "dims", "backgrounds", "data", "groups", "methods"))
-    name = table.get("name", text, "the name of the report", path.stem)
+    name = table.get("name", text, "a name for the results", path.stem)
     if not is_name(f"reports/{name}"):
         table.refuse(f"name = {name!r}: expected letters, digits, _ and -, beginning with a letter or digit.")
     files = _files(path, table.table("data"))
@@ -100,21 +102,21 @@ def read_config(path: Path) -> Config:
     groups, out_of_domain = _groups(table, splits, files.get("split"))
     backgrounds = _backgrounds(table, bool(out_of_domain))
     return Config(
-        name,
-        files,
-        groups,
-        out_of_domain,
-        tuple(table.each("n", whole(1), "how many seeds each novel class has")),
-        table.get("draws", whole(1), "how often seeds are drawn", 5),
-        table.get("seed", whole(0), "a whole number of at least 0", 0),
-        table.get("dims", whole(1), "a whole number of at least 1", DEFAULT_DIMS),
-        backgrounds,
-        read_methods(table),
+        name=name,
+        files=files,
+        groups=groups,
+        out_of_domain=out_of_domain,
+        ns=tuple(table.each("n", whole(1), "a number of seeds per novel class, at least 1")),
+        draws=table.get("draws", whole(1), "a whole number of at least 1", 5),
+        seed=table.get("seed", whole(0), "a whole number of at least 0", 0),
+        dims=table.get("dims", whole(1), "a whole number of at least 1", DEFAULT_DIMS),
+        backgrounds=backgrounds,
+        methods=read_methods(table),
     )
 
 
 def _files(path: Path, table: Table) -> dict[str, str]:
-    """The files of the data, as the readers of `mmdiff import` take them."""
+    """The data files: any format that can be imported."""
     table.refuse_unknown((*_FILES, "split"))
     files = {key: table.get(key, text, "the path of a file") for key in _FILES}
     if "split" in table:
@@ -135,7 +137,7 @@ def _split_file(file: str | None) -> Json:
     except (ValueError, OSError) as error:
         raise UnreadableSource(f"{file}: not readable as JSON ({error}). Correct it there.") from None
     if not isinstance(found, dict):
-        raise UnreadableSource(f"{file}: a {type(found).__name__}, expected an object of lists of classes. Write it so.")
+        raise UnreadableSource(f"{file}: a {type(found).__name__}, expected an object that maps names to lists of classes.")
     return found
 
 
@@ -146,32 +148,32 @@ def _groups(config: Table, splits: Json, file: str | None) -> tuple[dict[Group, 
     for group in GROUPS:
         if group not in table:
             continue
-        own = table.table(group)
-        own.where = f"{config.where}, [groups.{group}]"
-        own.refuse_unknown(("base", "novel"))
-        base, novel = (_classes(own, key, splits, file) for key in ("base", "novel"))
+        classes = table.table(group)
+        classes.where = f"{config.where}, [groups.{group}]"
+        classes.refuse_unknown(("base", "novel"))
+        base, novel = (_classes(classes, key, splits, file) for key in ("base", "novel"))
         both = set(base) & set(novel)
         if both:
-            own.refuse(f"class {min(both)} is both base and novel. Leave it out of one of them.")
+            classes.refuse(f"class {min(both)} is both base and novel. Leave it out of one of them.")
         groups[group] = Split(base, novel)
     if "validation" not in groups:
-        table.refuse("[groups.validation] is missing: hyper-parameters are chosen there. Add it, with base and novel.")
+        table.refuse("[groups.validation] is missing. Hyper-parameters are chosen there: add it, with base and novel.")
     return groups, _classes(table, "out_of_domain", splits, file) if "out_of_domain" in table else ()
 
 
 def _classes(table: Table, key: str, splits: Json, file: str | None) -> tuple[int, ...]:
-    """Classes as a list of numbers, or as a key of the split file."""
+    """Class numbers: a list, or a key of the split file."""
     raw = table.get(
         key, lambda value: value if isinstance(value, str | list) else None, "a list of classes, or a key of data.split"
     )
     if isinstance(raw, str):
         if file is None:
-            table.refuse(f"{key} = {raw!r}: there is no [data] split to look it up in. Add it, or list class numbers.")
+            table.refuse(f"{key} = {raw!r}: [data] has no split file with this name in it. Add split, or list class numbers.")
         if raw not in splits:
-            near = nearest(raw, list(splits))
+            near = did_you_mean(raw, list(splits))
             table.refuse(f"{key} = {raw!r}: not in {Path(file).name}.{near} It has: {', '.join(splits)}.")
         raw = splits[raw]
-    if not isinstance(raw, list) or not raw or not all(type(number) is int and number >= 0 for number in raw):
+    if not isinstance(raw, list) or not raw or not all(type(number) is int and 0 <= number < _MOST_CLASSES for number in raw):
         table.refuse(f"{key}: expected a list of class numbers from 0 on, found {str(raw)[:60]}.")
     return tuple(sorted(set(raw)))
 
@@ -180,7 +182,7 @@ def _backgrounds(table: Table, has_out_of_domain: bool) -> tuple[Background, ...
     expected = "one of none, in-domain, out-of-domain, out-of-domain:SIZE"
     found = table.each("backgrounds", _background, expected) if "backgrounds" in table else [Background("none")]
     if any(background.kind == "out-of-domain" for background in found) and not has_out_of_domain:
-        table.refuse("backgrounds: out-of-domain ones need their classes. Add out_of_domain to [groups].")
+        table.refuse("backgrounds: an out-of-domain background needs classes. Add out_of_domain to [groups].")
     return tuple(found)
 
 

@@ -1,18 +1,14 @@
-"""Tables of a config as they are read: every key is known, every value of the right type, and a slip is named as such.
+"""Methods of an experiment, read from the tables of a config with every key and value checked.
 
-A message says which file, which table and which key, what was found, and what is valid there, the nearest first.
-
-The methods of an experiment: which options each has, and how lists of them become variants and candidates.
-
-A list among the options of a method stands for several variants, each of which is reported. A list in its table `tune` stands
-for candidates, of which the validation group chooses one for each background and n (paper, sections 4.1 and 4.2).
+A list among the options of a method gives several variants, each with its own results. A list in its table `tune` gives
+candidates, of which the validation group chooses one for each background and n (paper, sections 4.1 and 4.2). Error messages
+name the file, the table and the key, what was found, what is valid, and the nearest valid word.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
@@ -22,18 +18,18 @@ import numpy as np
 
 from mmdiff.diffusion.options import declared_options
 from mmdiff.diffusion.variant import Variant, class_prior
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Call, Parameter
 from mmdiff.formats.store.manifest import Json
 from mmdiff.graph.weights import Weighting, choose
 from mmdiff.logreg.training import Options
 
 Value = TypeVar("Value")
 Check = Callable[[Any], Value | None]
-"""What a raw value stands for; None if it is not of the type that is asked for."""
+"""Converts a raw value; returns None if it is not valid."""
 
 
 class Table:
-    """One table of a config. `where` is how people find it: `table1.toml, [data]`."""
+    """One table of a config. `where` names it in messages: `table1.toml, [data]`."""
 
     def __init__(self, where: str, values: Json) -> None:
         self.where, self._values = where, values
@@ -42,17 +38,17 @@ class Table:
         return key in self._values
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Names the first key that nothing here asks for, with the nearest one that something does."""
+        """Refuses the first key that is not known, with the nearest one that is."""
         valid = list(known)
         for key in self._values:
             if key not in valid:
-                self.refuse(f"unknown key {key!r}.{nearest(key, valid)} Valid here: {', '.join(valid)}.")
+                self.refuse(f"unknown key {key!r}.{did_you_mean(key, valid)} Valid here: {', '.join(valid)}.")
 
     def refuse(self, problem: str) -> NoReturn:
         raise BadOption(f"{self.where}: {problem}")
 
     def get(self, key: str, check: Check[Value], expected: str, default: Value | None = None) -> Value:
-        """The value of a key, which must be there if it has no default."""
+        """The value of a key, which is required if there is no default."""
         if key not in self._values:
             if default is None:
                 self.refuse(f"the key {key!r} is missing. Give it {expected}.")
@@ -60,28 +56,28 @@ class Table:
         return self._checked(key, self._values[key], check, expected)
 
     def each(self, key: str, check: Check[Value], expected: str) -> list[Value]:
-        """A value, or a list of several different ones; the key must be there."""
-        found = self.get(key, lambda raw: raw, f"{expected}, or a list of such")
+        """One value, or a list of different ones; the key is required."""
+        found = self.get(key, lambda raw: raw, f"{expected}, or a list of them")
         values = [self._checked(key, value, check, expected) for value in (found if isinstance(found, list) else [found])]
         if not values:
-            self.refuse(f"{key} = []: nothing to try. Give it {expected}, or a list of such.")
+            self.refuse(f"{key} = []: the list is empty. Give it {expected}, or a list of them.")
         repeated = [value for place, value in enumerate(values) if value in values[:place]]
         if repeated:
-            self.refuse(f"{key}: {repeated[0]!r} twice. Leave one of them out.")
+            self.refuse(f"{key}: {repeated[0]!r} is listed twice. Leave one of them out.")
         return values
 
     def choice(self, key: str, valid: Sequence[str], default: str | None = None) -> str:
         return self.get(key, one_of(valid), f"one of {', '.join(valid)}", default)
 
     def table(self, key: str) -> Table:
-        """A table within this one; an empty one where there is none."""
+        """A table within this one; empty if it is missing."""
         found = self._values.get(key, {})
         if not isinstance(found, dict):
             self.refuse(f"{key} = {found!r}: not a table. Write [{key}] and its keys below it.")
         return Table(f"{self.where.split(', ')[0]}, [{key}]", found)
 
     def tables(self, key: str) -> list[Json]:
-        """The tables of a list, as they are."""
+        """The tables of a list, unchecked."""
         found = self._values.get(key, [])
         if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found) or not found:
             self.refuse(f"at least one table [[{key}]] is needed. Write [[{key}]] and its keys below it.")
@@ -90,13 +86,13 @@ class Table:
     def _checked(self, key: str, raw: Any, check: Check[Value], expected: str) -> Value:
         value = check(raw)
         if value is None:
-            near = nearest(raw, expected.removeprefix("one of ").split(", ")) if isinstance(raw, str) else ""
+            near = did_you_mean(raw, expected.removeprefix("one of ").split(", ")) if isinstance(raw, str) else ""
             self.refuse(f"{key} = {raw!r}: expected {expected}.{near}")
         return value
 
 
-def nearest(word: str, valid: Sequence[str]) -> str:
-    """A question, where one of the valid words is so like the one that was written that it may be meant."""
+def did_you_mean(word: str, valid: Sequence[str]) -> str:
+    """The question " Did you mean ...?" if one of the valid words is similar, else nothing."""
     found = difflib.get_close_matches(word.lower(), valid, n=1, cutoff=0.5)
     return f" Did you mean {found[0]!r}?" if found else ""
 
@@ -116,7 +112,13 @@ def whole(least: int) -> Check[int]:
 
 def number(raw: Any) -> float | None:
     """A finite number."""
-    return float(raw) if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw) else None
+    if not isinstance(raw, int | float) or isinstance(raw, bool):
+        return None
+    try:
+        value = float(raw)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def positive(raw: Any) -> float | None:
@@ -142,7 +144,7 @@ _PRIORS = ("uniform", "seeds", "logreg")
 
 
 class Option(NamedTuple):
-    """A key of a method: what it may be, and what it is where it is not given; None is not there."""
+    """A key of a method: its check, what is expected in words, and its default (None: no value)."""
 
     check: Check[Any]
     expected: str
@@ -178,7 +180,7 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One variant of a method: `shown` are the options that tell it from the others, `candidates` its complete options."""
+    """One variant of a method: `shown` are the options that set it apart, `candidates` its complete options."""
 
     method: str
     kind: Kind
@@ -187,13 +189,13 @@ class Setting:
 
     @property
     def has_background(self) -> bool:
-        """Whether it matters to the method what labels spread over."""
+        """Whether the method uses a background."""
         return self.kind != "logreg"
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a config; `of` are the logistic regression and the diffusion that a fusion is made of."""
+    """A method of a config; `of` names the logistic regression and the diffusion that a fusion combines."""
 
     name: str
     kind: Kind
@@ -203,13 +205,13 @@ class Method:
 
 
 def read_methods(config: Table) -> tuple[Method, ...]:
-    """All methods of a config, each checked by itself, fusions against those that they are made of."""
+    """All methods of a config. Fusions are checked against the methods that they combine."""
     file = config.where
     methods = [_read_method(file, number, values) for number, values in enumerate(config.tables("methods"), 1)]
     named: dict[str, Method] = {}
     for method in methods:
         if method.name in named:
-            raise BadOption(f"{file}: two methods are called {method.name!r}. Give each a name of its own.")
+            raise BadOption(f"{file}, [[methods]]: two methods have the name {method.name!r}. Rename one of them.")
         named[method.name] = method
     for method in methods:
         for name, kind in zip(method.of or (), ("logreg", "diffusion"), strict=False):
@@ -227,12 +229,12 @@ def variant_of(options: Json) -> Variant:
 
 def _read_method(file: str, number: int, values: Json) -> Method:
     table = Table(f"{file}, [[methods]] number {number}", values)
-    name = table.get("name", text, "what it is called in the results")
+    name = table.get("name", text, "a name for the results")
     table = Table(f'{file}, [[methods]] "{name}"', values)
     kind: Any = table.choice("kind", KINDS)
     if kind == "fusion":
         table.refuse_unknown(("name", "kind", "of"))
-        of = table.get("of", _two_names, "two names of methods: that of a logreg, then that of a diffusion")
+        of = table.get("of", _two_names, "the names of two methods: a logreg, then a diffusion")
         return Method(name, kind, (Setting(name, kind, {}, ({},)),), of, {"name": name, "kind": kind, "of": list(of)})
     options = OPTIONS[kind]
     table.refuse_unknown(("name", "kind", *options, "tune"))
@@ -262,7 +264,7 @@ def _products(lists: Mapping[str, list[Any]]) -> list[Json]:
 
 
 def _check_candidate(table: Table, kind: Kind, options: Json) -> None:
-    """Options that are each right must also go together."""
+    """Refuses options that are valid by themselves but not together."""
     if kind == "logreg":
         if options["momentum"] >= 1:
             table.refuse(f"momentum = {options['momentum']:g}: expected a number from 0 to below 1.")
@@ -276,8 +278,14 @@ def _check_candidate(table: Table, kind: Kind, options: Json) -> None:
             given = np.ones(1) if "prior" in options else None
             class_prior(variant, given, None, options.get("prior_power"), 1)
     except BadOption as error:
-        # The engine speaks of options of the command line; here they are keys.
-        table.refuse(re.sub(r"--([a-z-]+)", lambda found: found[1].replace("-", "_"), str(error)))
+        table.refuse(error.spelled(_as_key))
+
+
+def _as_key(part: Parameter | Call) -> str:
+    """A parameter of the engine as a key of the config."""
+    if isinstance(part, Parameter) and part.has_value:
+        return f"{part.name.strip('_')} = {part.value!r}"
+    return part.name.strip("_") if isinstance(part, Parameter) else str(part)
 
 
 def _two_names(raw: Any) -> tuple[str, str] | None:

@@ -1,8 +1,8 @@
-"""The paper's protocol (section 4.1): which images are seeds, background and test points, for a group, n and a draw.
+"""The paper's protocol (section 4.1): the seeds, background and test points of a group, for n and a draw.
 
-Seeds are all training images of the base classes and n of each novel class. They are drawn for each class and draw by a
-generator of their own, and those for a smaller n are the first of those for a larger one. Test points are the test images of
-the group's classes; base and novel classes together are the columns, by number.
+Seeds are all training images of the base classes and n images of each novel class. Each class and draw has its own random
+generator, and the seeds for a smaller n are the first of those for a larger one. Test points are the test images of the
+group's classes. Columns are base and novel classes together, sorted by number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Data:
-    """Training and test images, all in memory: raw descriptors and the number of the class of each."""
+    """Training and test images in memory: raw descriptors and the class number of each."""
 
     train: NDArray[Any]
     train_labels: Ids
@@ -52,16 +52,23 @@ class Data:
         files |= {key: (split_spec(config.files[key])[0],) for key in config.files if key not in files}
         prints = {key: fingerprint(Path(config.files[key]).name, paths) for key, paths in files.items()}
         seen = {key: source_fingerprint(paths) for key, paths in files.items()}
-        return cls(_rows(train), labels[0], _rows(test), labels[1], prints, seen)
+        return cls(
+            train=_rows(train),
+            train_labels=labels[0],
+            test=_rows(test),
+            test_labels=labels[1],
+            prints=prints,
+            witness=seen,
+        )
 
     def of_classes(self, classes: tuple[int, ...]) -> Ids:
-        """The training images of some classes, in the order of the file."""
+        """The rows of the training images of some classes, ascending."""
         return np.flatnonzero(np.isin(self.train_labels, classes))
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The data as one group sees them."""
+    """The protocol for the data and classes of one group."""
 
     data: Data
     group: Group
@@ -77,7 +84,7 @@ class Protocol:
 
     @cached_property
     def classes(self) -> Ids:
-        """The numbers of the classes that the columns are."""
+        """The class number of each column."""
         return np.array(sorted({*self.split.base, *self.split.novel}), np.int64)
 
     @cached_property
@@ -86,7 +93,7 @@ class Protocol:
 
     @cached_property
     def novel(self) -> Ids:
-        """All training images of novel classes, drawn or not."""
+        """The rows of all training images of novel classes, drawn or not."""
         return self.data.of_classes(self.split.novel)
 
     @cached_property
@@ -103,19 +110,19 @@ class Protocol:
         return np.isin(self.data.test_labels[self.tests], self.split.novel)
 
     def columns(self, rows: Ids) -> Ids:
-        """The column of the class of each of some training images of the group."""
+        """The class columns of training images of the group."""
         return np.searchsorted(self.classes, self.data.train_labels[rows])
 
     def drawn(self, n: int, draw: int) -> Ids:
-        """The seeds of novel classes: n of each class."""
+        """The rows of the seeds of novel classes: n of each class."""
         parts = []
         for label in self.split.novel:
-            own = self.data.of_classes((label,))
-            parts.append(np.random.default_rng([self.seed, draw, label]).permutation(own)[:n])
+            rows = self.data.of_classes((label,))
+            parts.append(np.random.default_rng([self.seed, draw, label]).permutation(rows)[:n])
         return np.concatenate(parts)
 
     def background(self, background: Background) -> Ids:
-        """The images that may be unlabelled nodes; of the in-domain ones those that are drawn will be seeds.
+        """The rows of a background. In-domain this includes the images that a draw makes seeds.
 
         Smaller out-of-domain backgrounds are subsets of larger ones.
         """
@@ -127,20 +134,21 @@ class Protocol:
         return np.sort(np.random.default_rng(self.seed).permutation(pool)[: background.size])
 
     def sample(self, background: Background) -> Ids:
-        """The images that the PCA is made from: the background, or the base seeds where there is none."""
+        """The rows that the PCA is fitted to: the background, or the base seeds without one."""
         unlabelled = self.background(background)
         return unlabelled if len(unlabelled) else self.base
 
     def check(self, most: int, backgrounds: tuple[Background, ...], dims: int) -> None:
-        """Refuses classes that the data do not have, or have too little of."""
+        """Refuses classes with too few images, backgrounds that are too large, and a PCA of too few rows."""
         for kind, classes in (("base", self.split.base), ("novel", self.split.novel)):
             for label in classes:
                 found = int((self.data.train_labels == label).sum())
                 least = 1 if kind == "base" else most
                 if found < least:
+                    images = f"{found} training image{'' if found == 1 else 's'}"
                     raise BadLabels(
-                        f"[groups.{self.group}] {kind}: class {label} has {found} training images, but {least} are needed. "
-                        "Leave the class out" + (", or ask for a smaller n." if kind == "novel" else ".")
+                        f"[groups.{self.group}] {kind}: class {label} has {images}, but needs at least {least}. "
+                        "Leave the class out" + (", or use a smaller n." if kind == "novel" else ".")
                     )
         for label in self.classes:
             if label not in self.data.test_labels:
@@ -148,12 +156,12 @@ class Protocol:
         pool = len(self.data.of_classes(self.out_of_domain))
         for background in backgrounds:
             if background.kind == "out-of-domain" and (background.size or 1) > pool:
-                raise BadOption(f"backgrounds: {background}: only {pool:,} images are out of domain. Ask for fewer.")
+                raise BadOption(f"backgrounds = '{background}': only {pool:,} images are out of domain. Use fewer.")
             rows = len(self.sample(background))
             if rows < dims < self.data.train.shape[1]:
                 raise BadOption(
-                    f"dims = {dims}: a PCA needs as many rows, but with the background {background} the {self.group} group has "
-                    f"{rows:,} to make it from. Use at most dims = {rows}."
+                    f"dims = {dims}: a PCA needs at least as many rows, but with the background {background} the {self.group} "
+                    f"group has {rows:,}. Use at most dims = {rows}."
                 )
 
 
@@ -161,9 +169,9 @@ def _labels(spec: str, source: Source) -> Ids:
     column = read_column(spec)
     name = Path(spec).name
     if isinstance(column.values, Strings) or column.per_row != 1:
-        raise BadLabels(f"{name}: an experiment needs one class number for each row, from 0 on. Convert the labels.")
+        raise BadLabels(f"{name}: an experiment needs one class number per row, from 0 on. Convert the labels.")
     if len(column) != source.rows:
-        raise CountMismatch(f"{name}: {len(column)} labels for the {source.rows} rows of {source.name}. Give one for each row.")
+        raise CountMismatch(f"{name}: {len(column)} labels for the {source.rows} rows of {source.name}. Give one per row.")
     return column.values
 
 

@@ -1,18 +1,16 @@
-"""What the cells of all draws come to: means and standard deviations, and the choice that the validation group makes.
+"""Experiment results: the grid of cells, what the validation group chooses, and means and deviations over draws.
 
-The grid as a whole, in an order in which what is shared is near: group by group, n by n, draw by draw, then fusions.
-
-On the validation group every candidate of every method is computed, and one of them is chosen for each background and n, with
-its iteration or fusion weight. On the test group only that one is computed. Fusions come last, since they are made of the
-choices for the other methods.
-
-What `mmdiff inspect` tells of a report.
+On the validation group every candidate of every method is computed, and one is chosen for each background and n, with its
+iteration or fusion weight; on the test group only that one is computed (paper, section 4.1). Cells come in an order in which
+those that share graphs and models follow each other: group by group, n by n, draw by draw. Fusions come last for each n, since
+they combine the choices for other methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +25,18 @@ from mmdiff.fusion.late import WEIGHTS
 
 @dataclass(frozen=True)
 class Choice:
-    """A candidate of a setting, and its plane: the iteration of a diffusion, the weight of a fusion (by its place)."""
+    """A candidate of a setting and one of its steps: an iteration of a diffusion, a weight of a fusion (by index)."""
 
     candidate: int
-    plane: int
+    step: int
 
 
 @dataclass(frozen=True)
 class Series:
-    """The results of one candidate for all draws. `options` are complete, those of a fusion's parts included."""
+    """The results of one candidate for all draws. `options` are complete, including those of a fusion's parts.
+
+    `tests` are the numbers of test points: all, and those of novel classes.
+    """
 
     group: Group
     n: int
@@ -48,23 +49,23 @@ class Series:
     tests: tuple[int, int]
 
     @property
-    def shares(self) -> NDArray[np.float64]:
-        """(draws, planes, FIGURES): the accuracies, of all test points and of those of novel classes."""
-        counts = np.stack([result.planes[:, : len(FIGURES)] for result in self.results])
+    def accuracies(self) -> NDArray[np.float64]:
+        """(draws, steps, FIGURES)."""
+        counts = np.stack([result.counts[:, : len(FIGURES)] for result in self.results])
         return np.asarray(counts / np.repeat(self.tests, 2), np.float64)
 
     @property
-    def places(self) -> list[int] | list[float]:
-        """What its planes are."""
-        return list(WEIGHTS) if self.setting.kind == "fusion" else list(range(len(self.results[0].planes)))
+    def steps(self) -> list[int] | list[float]:
+        """The weights of a fusion, the iterations of a diffusion, 0 for a logistic regression."""
+        return list(WEIGHTS) if self.setting.kind == "fusion" else list(range(len(self.results[0].counts)))
 
     def line(self, choice: Choice, first_cell: int) -> Json:
-        """All there is to say of it, as plain values; `plane` is the place of the one that was chosen."""
-        shares = self.shares
-        mean = shares.mean(axis=0)
-        # Of the draws as a sample of all draws; of a single one nothing is known.
-        std = shares.std(axis=0, ddof=1) if len(shares) > 1 else np.zeros_like(mean)
-        reached = np.stack([result.planes[:, len(FIGURES) :] for result in self.results])
+        """The series as plain values for the facts of the artifact; `plane` is the index of its best step."""
+        accuracies = self.accuracies
+        mean = accuracies.mean(axis=0)
+        # The standard deviation of a sample; a single draw has none.
+        std = accuracies.std(axis=0, ddof=1) if len(accuracies) > 1 else np.zeros_like(mean)
+        reached = np.stack([result.counts[:, len(FIGURES) :] for result in self.results])
         line: Json = {
             "group": self.group,
             "n": self.n,
@@ -74,8 +75,8 @@ class Series:
             "variant": self.setting.shown,
             "options": self.options,
             "chosen": choice.candidate == self.candidate,
-            "planes": self.places,
-            "plane": choice.plane if choice.candidate == self.candidate else best_plane(self),
+            "planes": self.steps,
+            "plane": choice.step if choice.candidate == self.candidate else best_step(self),
             "mean": {figure: _rounded(mean[:, i]) for i, figure in enumerate(FIGURES)},
             "std": {figure: _rounded(std[:, i]) for i, figure in enumerate(FIGURES)},
             "first_cell": first_cell,
@@ -86,19 +87,19 @@ class Series:
 
 
 def choose(candidates: Sequence[Series]) -> Choice:
-    """The highest top-5 accuracy over all classes, in the mean of all draws; then top-1; then what comes first."""
+    """The candidate and step of the highest mean top-5 accuracy over all classes; then of top-1; then the first."""
     found = [
-        (top5, top1, -series.candidate, -plane)
+        (top5, top1, -series.candidate, -step)
         for series in candidates
-        for plane, (top1, top5) in enumerate(series.shares.mean(axis=0)[:, :2].tolist())
+        for step, (top1, top5) in enumerate(series.accuracies.mean(axis=0)[:, :2].tolist())
     ]
-    *_, candidate, plane = max(found)
-    return Choice(-candidate, -plane)
+    *_, candidate, step = max(found)
+    return Choice(-candidate, -step)
 
 
-def best_plane(series: Series) -> int:
-    """What would have been chosen if there were no other candidate."""
-    return choose([series]).plane
+def best_step(series: Series) -> int:
+    """The step that would be chosen without other candidates."""
+    return choose([series]).step
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:
@@ -106,31 +107,46 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 
 
 Compute = Callable[[Sequence[Cell]], list[tuple[str, Result]]]
-"""The keys of cells and their results, found or computed, in the order of the cells; none of them needs another."""
+"""Finds or computes independent cells; returns their keys and results in the same order."""
 
-Place = tuple[int, Background | None, int, int]
-"""n, the background, and the numbers of a method and of one of its settings."""
+
+class Case(NamedTuple):
+    """A choice is made for each case: n, a background, and the indices of a method and of one of its settings."""
+
+    n: int
+    background: Background | None
+    method: int
+    setting: int
+
+
+class _Candidate(NamedTuple):
+    """A candidate of a setting in a case, with its complete options."""
+
+    case: Case
+    setting: Setting
+    number: int
+    options: Json
 
 
 @dataclass
 class Grid:
-    """The experiment under way: what was chosen so far."""
+    """All cells of an experiment, and the choices made so far. `tests` are the numbers of test points of each group."""
 
     config: Config
     tests: dict[Group, tuple[int, int]]
     compute: Compute
-    choices: dict[Place, Choice] = field(default_factory=dict)
+    choices: dict[Case, Choice] = field(default_factory=dict)
 
     def series(self) -> Iterator[tuple[Series, Choice]]:
-        """All results, each with what the validation group chose there."""
+        """All series, each with the choice for its case."""
         for group in self.config.groups:
             for n in self.config.ns:
                 for fusions in (False, True):
-                    yield from self._some(group, n, fusions)
+                    yield from self._series_of(group, n, fusions)
 
     @property
     def cells(self) -> int:
-        """How many cells there are."""
+        """The number of cells."""
         total = 0
         for group in self.config.groups:
             for _, _, setting in self._settings():
@@ -138,33 +154,49 @@ class Grid:
                 total += candidates * len(self._backgrounds(setting))
         return total * len(self.config.ns) * self.config.draws
 
-    def _some(self, group: Group, n: int, fusions: bool) -> Iterator[tuple[Series, Choice]]:
-        """The methods that are fusions, or those that are not, for one n; draw by draw, since draws share their graphs."""
-        places = [
-            (place, setting, background, candidate)
-            for background in (None, *self.config.backgrounds)
-            for method, number, setting in self._settings()
-            if (setting.kind == "fusion") == fusions and background in self._backgrounds(setting)
-            for place in [(n, background, method, number)]
-            for candidate in self._candidates(group, place, setting)
-        ]
-        options = [self._options(place, setting, candidate) for place, setting, _, candidate in places]
+    def _series_of(self, group: Group, n: int, fusions: bool) -> Iterator[tuple[Series, Choice]]:
+        """The series of all fusions, or of all other methods, for one n. Cells are ordered by draw, which share graphs."""
+        candidates = list(self._candidates(group, n, fusions))
         cells = [
-            Cell(group, n, draw, background, setting.kind, own)
+            Cell(group, n, draw, candidate.case.background, candidate.setting.kind, candidate.options)
             for draw in range(self.config.draws)
-            for (_, setting, background, _), own in zip(places, options, strict=True)
+            for candidate in candidates
         ]
         found = self.compute(cells)
         made = []
-        for number, ((_, setting, background, candidate), own) in enumerate(zip(places, options, strict=True)):
-            keys, values = zip(*found[number :: len(places)], strict=True)
-            made.append(Series(group, n, background, setting, candidate, own, values, keys, self.tests[group]))
+        for place, candidate in enumerate(candidates):
+            keys, results = zip(*found[place :: len(candidates)], strict=True)
+            made.append(
+                Series(
+                    group=group,
+                    n=n,
+                    background=candidate.case.background,
+                    setting=candidate.setting,
+                    candidate=candidate.number,
+                    options=candidate.options,
+                    results=results,
+                    keys=keys,
+                    tests=self.tests[group],
+                )
+            )
         if group == "validation":
-            for wanted in dict.fromkeys(place for place, *_ in places):
-                own_series = [series for series, (place, *_) in zip(made, places, strict=True) if place == wanted]
-                self.choices[wanted] = choose(own_series)
-        for series, (place, *_) in zip(made, places, strict=True):
-            yield series, self.choices[place]
+            for case in dict.fromkeys(candidate.case for candidate in candidates):
+                self.choices[case] = choose(
+                    [s for s, candidate in zip(made, candidates, strict=True) if candidate.case == case]
+                )
+        for series, candidate in zip(made, candidates, strict=True):
+            yield series, self.choices[candidate.case]
+
+    def _candidates(self, group: Group, n: int, fusions: bool) -> Iterator[_Candidate]:
+        """All candidates on the validation group, the chosen ones on the test group."""
+        for background in (None, *self.config.backgrounds):
+            for method, number, setting in self._settings():
+                if (setting.kind == "fusion") != fusions or background not in self._backgrounds(setting):
+                    continue
+                case = Case(n, background, method, number)
+                every = range(len(setting.candidates)) if group == "validation" else [self.choices[case].candidate]
+                for candidate in every:
+                    yield _Candidate(case, setting, candidate, self._options(case, setting, candidate))
 
     def _settings(self) -> Iterator[tuple[int, int, Setting]]:
         for method, given in enumerate(self.config.methods):
@@ -174,42 +206,40 @@ class Grid:
     def _backgrounds(self, setting: Setting) -> tuple[Background | None, ...]:
         return self.config.backgrounds if setting.has_background else (None,)
 
-    def _candidates(self, group: Group, place: Place, setting: Setting) -> list[int]:
-        return list(range(len(setting.candidates))) if group == "validation" else [self.choices[place].candidate]
-
-    def _options(self, place: Place, setting: Setting, candidate: int) -> Json:
-        """Complete options; those of a fusion are what was chosen for its parts."""
+    def _options(self, case: Case, setting: Setting, candidate: int) -> Json:
+        """Complete options; for a fusion those chosen for its parts, and the iteration chosen for its diffusion."""
         if setting.kind != "fusion":
             return setting.candidates[candidate]
-        n, background, method, _ = place
         names = [other.name for other in self.config.methods]
-        of = self.config.methods[method].of or ("", "")
+        of = self.config.methods[case.method].of or ("", "")
         parts: Json = {}
         iteration = 0
-        for name, where in zip(of, (None, background), strict=True):
+        for name, background in zip(of, (None, case.background), strict=True):
             number = names.index(name)
-            choice = self.choices[(n, where, number, 0)]
+            choice = self.choices[Case(case.n, background, number, 0)]
             part = self.config.methods[number]
             parts[part.kind] = part.settings[0].candidates[choice.candidate]
-            iteration = choice.plane
+            iteration = choice.step
         return {**parts, "iteration": iteration}
 
 
-def what_report(artifact: Artifact) -> str:
+def what_experiment(artifact: Artifact) -> str:
+    """One line on experiment results: cells, methods, n and draws."""
     parameters = artifact.manifest.parameters
-    cells, ns = artifact.spec("keys").shape[0], ", ".join(map(str, parameters["n"]))
-    return f"{cells:,} cells, {len(parameters['methods'])} methods, n = {ns}, {parameters['draws']} draws"
+    counts = {"cell": artifact.spec("keys").shape[0], "method": len(parameters["methods"]), "draw": parameters["draws"]}
+    cells, methods, draws = (f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+    return f"{cells}, {methods}, n = {', '.join(map(str, parameters['n']))}, {draws}"
 
 
-def report_statistics(artifact: Artifact) -> Json:
-    """The best method for each n, on the last group: its top-5 accuracy over all classes, in the mean of the draws."""
+def experiment_statistics(artifact: Artifact) -> Json:
+    """The best method for each n on the last group, by mean top-5 accuracy over all classes."""
     lines = [line for line in artifact.manifest.facts["lines"] if line["chosen"]]
     found: Json = {}
     for n in artifact.manifest.parameters["n"]:
-        own = [line for line in lines if line["n"] == n and line["group"] == lines[-1]["group"]]
-        best = max(own, key=_top5)
-        where = f" ({best['background']})" if best["background"] else ""
-        found[f"best_at_n_{n}"] = {f"{best['method']}{where}": _top5(best)}
+        candidates = [line for line in lines if line["n"] == n and line["group"] == lines[-1]["group"]]
+        best = max(candidates, key=_top5)
+        background = f" ({best['background']})" if best["background"] else ""
+        found[f"best_at_n_{n}"] = {f"{best['method']}{background}": _top5(best)}
     return found
 
 

@@ -1,7 +1,7 @@
-"""`mmdiff experiment run`: the cells of a config -> reports/NAME.
+"""Runs an experiment: the cells of a config -> reports/NAME (paper, section 4).
 
-A cell is kept as soon as it is finished. A run that is interrupted finds its cells again, and any run finds those that another
-report of the store has: the same data, draw and options are computed once.
+Each finished cell is a checkpoint. An interrupted run finds its cells again, and any run finds the cells of other experiment
+results in the store, so the same data, draw and options are computed once. On disk, experiment results are of kind "report".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mmdiff.experiment.cells import DATA, Cell, Result
-from mmdiff.experiment.computing import Cells, Groups
+from mmdiff.experiment.computing import ExperimentWork, GridComputer
 from mmdiff.experiment.config import Config, Group, read_config
 from mmdiff.experiment.protocol import Data, Protocol
 from mmdiff.experiment.results import Grid
@@ -32,7 +32,7 @@ KIND, SCHEMA = "report", 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """The report. `found` cells were there: of a run that was interrupted, or of another report."""
+    """Experiment results. `found` counts cells of an interrupted run or of other results, which were not computed again."""
 
     artifact: Artifact
     reused: bool
@@ -53,9 +53,9 @@ class Outcome:
 
 
 def run_experiment(
-    path: Path, config_file: Path, command: str, progress: Progress = silent, units: Executor | None = None
+    path: Path, config_file: Path, command: str, progress: Progress = silent, executor: Executor | None = None
 ) -> Outcome:
-    """Computes the cells that are not there yet, and publishes all of them as one report. `units` compute the cells."""
+    """Computes the missing cells, here or with `executor`, and publishes all cells as one artifact."""
     run = Run(command)
     config = read_config(config_file)
     data = Data.read(config)
@@ -66,9 +66,16 @@ def run_experiment(
 
         def fill(draft: Draft) -> Json:
             published = dict(_published(publication.store, data.witness))
-            keeping = Keeping(draft, config, data.prints, protocols, published, units or LocalExecutor())
-            facts, seconds = _write(draft, keeping, progress)
-            run.entries |= {"cell_seconds": seconds, "cells_found": keeping.found}
+            cells = CheckpointedCells(
+                draft=draft,
+                config=config,
+                prints=data.prints,
+                protocols=protocols,
+                published=published,
+                executor=executor or LocalExecutor(),
+            )
+            facts, seconds = _write(draft, cells, progress)
+            run.entries |= {"cell_seconds": seconds, "cells_found": cells.found}
             return facts
 
         made = make(publication, name, recipe, run, fill)
@@ -76,21 +83,21 @@ def run_experiment(
 
 
 @dataclass
-class Keeping:
-    """Finds cells that were computed before, has the others computed, and keeps them."""
+class CheckpointedCells:
+    """Finds cells computed before, has the executor compute the others, and writes a checkpoint for each."""
 
     draft: Draft
     config: Config
     prints: Json
     protocols: dict[Group, Protocol]
     published: dict[str, Result]
-    units: Executor
+    executor: Executor
     found: int = 0
     advance: Advance = lambda _: None
 
     def __post_init__(self) -> None:
-        self._here = Groups(self.config, self.protocols)
-        self._there = Cells.of(self.config, self.prints)
+        self._local = GridComputer(self.config, self.protocols)
+        self._work = ExperimentWork.of(self.config, self.prints)
 
     def compute(self, cells: Sequence[Cell]) -> list[tuple[str, Result]]:
         keys = [cell.key(self.config, self.prints) for cell in cells]
@@ -99,42 +106,42 @@ class Keeping:
         for _ in range(len(cells) - len(todo)):
             self.found += 1
             self.advance(1)
-        for (key, _), result in self.units.each(self._here.result, lambda: self._there, list(todo.items())):
+        for (key, _), result in self.executor.each(self._local.result, lambda: self._work, list(todo.items())):
             self.draft.keep(key, result.to_json())
             results[key] = result
             self.advance(1)
         return [(key, results[key]) for key in keys]
 
     def _find(self, key: str) -> Result | None:
-        kept = self.draft.kept(key)
-        return Result.from_json(kept) if kept is not None else self.published.get(key)
+        checkpoint = self.draft.kept(key)
+        return Result.from_json(checkpoint) if checkpoint is not None else self.published.get(key)
 
 
-def _write(draft: Draft, keeping: Keeping, progress: Progress) -> tuple[Json, list[float]]:
-    """Writes the arrays; returns the facts, and the seconds of each cell."""
-    tests = {group: (len(protocol.tests), int(protocol.tests_are_novel.sum())) for group, protocol in keeping.protocols.items()}
-    grid = Grid(keeping.config, tests, keeping.compute)
+def _write(draft: Draft, cells: CheckpointedCells, progress: Progress) -> tuple[Json, list[float]]:
+    """Computes all cells and writes the arrays; returns the facts, and the seconds of each cell."""
+    tests = {group: (len(protocol.tests), int(protocol.tests_are_novel.sum())) for group, protocol in cells.protocols.items()}
+    grid = Grid(cells.config, tests, cells.compute)
     lines: list[Json] = []
     results: list[Result] = []
     keys: list[str] = []
-    with progress(f"experiment {keeping.config.name}", grid.cells, "cells") as advance:
-        keeping.advance = advance
+    with progress(f"experiment {cells.config.name}", grid.cells, "cells") as advance:
+        cells.advance = advance
         for series, choice in grid.series():
             lines.append(series.line(choice, len(keys)))
             results.extend(series.results)
             keys.extend(series.keys)
-    draft.values("planes", np.concatenate([result.planes for result in results]))
-    draft.values("offsets", np.cumsum([0, *(len(result.planes) for result in results)]))
+    draft.values("planes", np.concatenate([result.counts for result in results]))
+    draft.values("offsets", np.cumsum([0, *(len(result.counts) for result in results)]))
     draft.values("keys", np.frombuffer(bytes.fromhex("".join(keys)), np.uint8).reshape(len(keys), -1))
-    counts: Any = {group: {"all": points, "novel": novel} for group, (points, novel) in tests.items()}
-    return {"tests": counts, "lines": lines}, [round(result.seconds, 4) for result in results]
+    points: Any = {group: {"all": both, "novel": novel} for group, (both, novel) in tests.items()}
+    return {"tests": points, "lines": lines}, [round(result.seconds, 4) for result in results]
 
 
 def _published(store: Store, witness: Json) -> Iterator[tuple[str, Result]]:
-    """The cells of all reports of a store that were made from the files as they are now.
+    """The cells of all experiment results in a store that were made from the present data files.
 
-    The keys of cells have digests of samples of large files; that nothing changed between the samples, the witness says. A
-    report that is damaged is no reason not to make another.
+    Keys of cells contain digests of samples of large files; sizes and modification times vouch for the rest. Damaged results
+    are skipped, since their cells can be computed again.
     """
     for name in store.names() if store.path.is_dir() else ():
         if name.startswith("reports/"):
@@ -146,6 +153,6 @@ def _published(store: Store, witness: Json) -> Iterator[tuple[str, Result]]:
 
 
 def _cells_of(artifact: Artifact) -> Iterator[tuple[str, Result]]:
-    planes, offsets, keys = (artifact.array(name) for name in ("planes", "offsets", "keys"))
+    counts, offsets, keys = (artifact.array(name) for name in ("planes", "offsets", "keys"))
     for cell, seconds in enumerate(artifact.run["cell_seconds"]):
-        yield keys[cell].tobytes().hex(), Result(np.array(planes[offsets[cell] : offsets[cell + 1]]), seconds)
+        yield keys[cell].tobytes().hex(), Result(np.array(counts[offsets[cell] : offsets[cell + 1]]), seconds)

@@ -1,1 +1,1 @@
-"""`mmdiff report`: the store as one self-contained HTML page."""
+"""The HTML report: a store as one self-contained page."""

@@ -1,6 +1,7 @@
-"""Line charts as SVG in the page: colours are the page's (CSS variables), text stays text, lines carry their own labels.
+"""Line charts as inline SVG (paper, section 4): accuracies against iterations, seeds per class or fusion weights.
 
-A figure is the drawing, a caption of a sentence, and its values as a table for whoever cannot see it or wants the numbers.
+Colours are CSS variables of the page, text is real text, and each line carries its label at its end. A figure is the drawing,
+a caption of one sentence, and the values as a table.
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mmdiff.report.html import Markup, percent, table, tag
+from mmdiff.report.html import Markup, percent, table, tag, visible
 
-# In units of the drawing, which is about as wide as a phone and shown at most a third larger.
+# In drawing units: about the width of a phone; the page enlarges a drawing by at most a third.
 WIDTH, HEIGHT = 380, 250
 _LEFT, _TOP, _BOTTOM = 40, 14, 40
 _FONT, _LINE = 11.5, 13.0
 _LEADER = 14
 _COLORS = 6
 _LABEL_CHARACTERS, _LABEL_LINES = 15, 3
+_LABEL_TOP, _LABEL_BOTTOM = 4, HEIGHT - 22
+# The y axis covers at least two percentage points, so that a flat line has a scale too.
+_LEAST_SPAN = 0.02
 
 
 @dataclass(frozen=True)
 class Point:
+    """A share (0 to 1) at x; `low` and `high` are the ends of its whisker."""
+
     x: float
     y: float
     low: float | None = None
@@ -30,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """Points from left to right; `chosen` is the x of the one that is circled."""
+    """Points from left to right; the one at x = `chosen` is circled."""
 
     label: str
     points: Sequence[Point]
@@ -39,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Shares against something. `spread` says what the whiskers are."""
+    """Shares (0 to 1) against x. `key` is the element id of the figure; `spread` names what the whiskers are."""
 
     key: str
     title: str
@@ -68,7 +74,7 @@ def figure(chart: Chart) -> Markup:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values that cover a range."""
+    """Round values that cover a range, about `most` of them."""
     span = max(high - low, 1e-9)
     raw = span / (most - 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -77,10 +83,10 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(place * step, 10) for place in range(first, last + 1)]
 
 
-def apart(wanted: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
-    """Places as near as possible to the wanted ones, in their order, so that nothing of these heights overlaps.
+def spread_labels(wanted: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
+    """The vertical middles of labels: as near as possible to the wanted ones, in the same order, without overlap.
 
-    What would overlap is put together and stands around the middle of what its members want.
+    Labels that would overlap form a group, which is centred on the mean of the places its members want.
     """
     groups: list[tuple[list[int], float, float]] = []
 
@@ -104,19 +110,27 @@ def apart(wanted: Sequence[float], heights: Sequence[float], low: float, high: f
     return placed
 
 
+def _with_span(low: float, high: float) -> tuple[float, float]:
+    """A range of shares, widened within 0 to 1 where it is narrower than `_LEAST_SPAN`."""
+    if high - low >= _LEAST_SPAN:
+        return low, high
+    start = min(max((low + high - _LEAST_SPAN) / 2, 0.0), 1.0 - _LEAST_SPAN)
+    return start, start + _LEAST_SPAN
+
+
 class _Scales:
-    """Where values stand in the drawing."""
+    """Maps values to coordinates of the drawing."""
 
     def __init__(self, chart: Chart, right: float) -> None:
         points = [point for line in chart.lines for point in line.points]
         lows = [point.y if point.low is None else point.low for point in points]
         highs = [point.y if point.high is None else point.high for point in points]
-        self.y_ticks = ticks(0.0 if chart.from_zero else max(0.0, min(lows)), min(1.0, max(highs)))
+        self.y_ticks = ticks(*_with_span(0.0 if chart.from_zero else max(0.0, min(lows)), min(1.0, max(highs))))
         self.log = chart.log_x
         self.xs = sorted({point.x for point in points})
         self.right = right
         low, high = self._at(self.xs[0]), self._at(self.xs[-1])
-        # A single place is drawn in the middle.
+        # A single x is drawn in the middle.
         self.x_range = (low, high) if high > low else (low - 1, high + 1)
         self.y_range = (self.y_ticks[0], self.y_ticks[-1])
 
@@ -132,17 +146,17 @@ class _Scales:
         return HEIGHT - _BOTTOM - (y - low) / (high - low) * (HEIGHT - _BOTTOM - _TOP)
 
     def x_ticks(self) -> list[float]:
-        """All places while there is room for each, else round ones among them."""
-        room = max(2, int((self.right - _LEFT) / 28))
-        if len(self.xs) <= room or self.log:
+        """Every x if the labels fit side by side, else the round ones among them."""
+        most = max(2, int((self.right - _LEFT) / 28))
+        if len(self.xs) <= most or self.log:
             return self.xs
         return [
-            tick for tick in ticks(self.xs[0], self.xs[-1], room) if any(math.isclose(tick, x, abs_tol=1e-9) for x in self.xs)
+            tick for tick in ticks(self.xs[0], self.xs[-1], most) if any(math.isclose(tick, x, abs_tol=1e-9) for x in self.xs)
         ]
 
 
 def _drawing(chart: Chart) -> Markup:
-    labels = [_wrapped(line.label) for line in chart.lines]
+    labels = _label_lines([line.label for line in chart.lines])
     widest = max(len(text) for label in labels for text in label)
     scales = _Scales(chart, WIDTH - _LEADER - 4 - widest * _FONT * 0.56)
     names = (f"{chart.key}-title", f"{chart.key}-text")
@@ -186,13 +200,13 @@ def _line(chart: Chart, line: Line, number: int, scales: _Scales) -> Markup:
             parts.append(tag("line", x1=x, x2=x, y1=scales.y(point.low), y2=scales.y(point.high), class_="whisker"))
         if line.chosen is not None and math.isclose(point.x, line.chosen):
             parts.append(tag("circle", cx=x, cy=y, r=7, class_="chosen"))
-        said = f"{line.label}, {chart.x_title} {chart.x_text(point.x)}: {_said(point)}"
-        parts.append(tag("g", tag("title", said), _mark(number, x, y)))
+        tooltip = f"{line.label}, {chart.x_title} {chart.x_text(point.x)}: {_point_text(point)}"
+        parts.append(tag("g", tag("title", tooltip), _mark(number, x, y)))
     return tag("g", parts, class_=f"series s{number % _COLORS}")
 
 
 def _mark(number: int, x: float, y: float) -> Markup:
-    """Shapes differ too: whoever cannot tell the colours can tell these."""
+    """The mark of a point. Shapes differ as well as colours, so that lines can be told apart without colour."""
     shape = number % 4
     if shape == 0:
         return tag("circle", cx=x, cy=y, r=3.2, class_="mark")
@@ -204,11 +218,11 @@ def _mark(number: int, x: float, y: float) -> Markup:
 
 
 def _labels(chart: Chart, labels: Sequence[Sequence[str]], scales: _Scales) -> list[Markup]:
-    """The name of each line at its end, or led to from there."""
+    """The label of each line, joined to the end of the line by a leader."""
     ends = [scales.y(line.points[-1].y) for line in chart.lines]
-    heights = [len(label) * _LINE + 2 for label in labels]
+    heights = _label_heights(labels)
     parts = []
-    for number, (middle, label) in enumerate(zip(apart(ends, heights, 4, HEIGHT - 22), labels, strict=True)):
+    for number, (middle, label) in enumerate(zip(spread_labels(ends, heights, _LABEL_TOP, _LABEL_BOTTOM), labels, strict=True)):
         first = middle - (len(label) - 1) * _LINE / 2 + 4
         texts = [tag("tspan", text, x=scales.right + _LEADER, y=first + row * _LINE) for row, text in enumerate(label)]
         x = scales.x(chart.lines[number].points[-1].x) + 5
@@ -217,17 +231,30 @@ def _labels(chart: Chart, labels: Sequence[Sequence[str]], scales: _Scales) -> l
     return parts
 
 
-def _wrapped(label: str) -> list[str]:
+def _label_lines(labels: Sequence[str]) -> list[list[str]]:
+    """Labels broken into lines: at most three each, or fewer where all of them together would be taller than the drawing."""
+    for most in range(_LABEL_LINES, 1, -1):
+        broken = [_wrapped(label, most) for label in labels]
+        if sum(_label_heights(broken)) <= _LABEL_BOTTOM - _LABEL_TOP:
+            return broken
+    return [_wrapped(label, 1) for label in labels]
+
+
+def _label_heights(labels: Sequence[Sequence[str]]) -> list[float]:
+    return [len(label) * _LINE + 2 for label in labels]
+
+
+def _wrapped(label: str, most: int) -> list[str]:
     lines = [""]
-    for word in label.split():
+    for word in visible(label).split():
         if lines[-1] and len(lines[-1]) + 1 + len(word) > _LABEL_CHARACTERS:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     short = [text if len(text) <= _LABEL_CHARACTERS + 3 else text[: _LABEL_CHARACTERS + 2] + "…" for text in lines]
-    return short if len(short) <= _LABEL_LINES else [*short[: _LABEL_LINES - 1], short[_LABEL_LINES - 1] + "…"]
+    return short if len(short) <= most else [*short[: most - 1], short[most - 1].rstrip("…") + "…"]
 
 
-def _said(point: Point) -> str:
+def _point_text(point: Point) -> str:
     if point.low is None or point.high is None:
         return percent(point.y)
     return f"{percent(point.y)} ({100 * point.low:.1f} to {100 * point.high:.1f})"
@@ -237,6 +264,6 @@ def _values(chart: Chart) -> Markup:
     xs = sorted({point.x for line in chart.lines for point in line.points})
     at = [{point.x: point for point in line.points} for line in chart.lines]
     head = [chart.x_title, *(line.label for line in chart.lines)]
-    rows = [[chart.x_text(x), *(_said(points[x]) if x in points else "" for points in at)] for x in xs]
+    rows = [[chart.x_text(x), *(_point_text(points[x]) if x in points else "" for points in at)] for x in xs]
     spread = "" if chart.spread is None else f"; in brackets {chart.spread}"
     return table(head, rows, f"{chart.title}: {chart.y_title}{spread}")

@@ -35,6 +35,8 @@ def _experiment(name: str, experiment: Json) -> Iterator[Markup]:
         f"{parameters['draws']} draws of seeds, {tests['all']:,} test points, {tests['novel']:,} of them of novel classes; "
         f"computed in {duration(experiment['seconds'])}. Hyper-parameters were chosen {chosen}.",
     )
+    for changed in experiment["changed"]:
+        yield tag("p", f"{changed} has changed since these results were computed.", class_="note")
     spread = (
         "mean ± standard deviation over draws" if parameters["draws"] > 1 else "of one draw, so that their spread is not known"
     )

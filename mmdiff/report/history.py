@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from mmdiff.formats.store.manifest import Json
 from mmdiff.report.gathering import Findings
-from mmdiff.report.html import Markup, duration, listed, moment, percent, sentence, shortened, size, table, tag, value
+from mmdiff.report.html import Markup, duration, join, listed, moment, percent, sentence, shortened, size, table, tag, value
 
 _ROLES = {"seed": "seed", "background": "background", "test": "test point"}
 _TITLE = 48
@@ -93,7 +93,7 @@ _LEAST = 0.004
 def run_section(findings: Findings) -> Iterator[Markup]:
     stages = sorted((line for line in findings.artifacts if line["seconds"] is not None), key=lambda line: line["started"])
     if not stages:
-        yield tag("p", "Nothing yet. Begin with: mmdiff import FILE --role background")
+        yield tag("p", "The store is empty. Begin with an import of the background.")
         return
     longest = max(line["seconds"] for line in stages) or 1.0
     largest = max(line["peak_memory"] for line in stages) or 1
@@ -119,7 +119,7 @@ def run_section(findings: Findings) -> Iterator[Markup]:
     yield table(head, rows, "Time and memory of each stage", 1, "bars")
     yield tag("h3", "Commands")
     commands = dict.fromkeys(line["command"] for line in stages)
-    lines = tag("code", "\n".join(commands))
+    lines = tag("code", Markup("\n".join(join([command]) for command in commands)))
     yield tag("pre", lines, class_="scroll", tabindex=0, role="region", aria_label="The commands that were run")
     yield tag("h3", "Parameters and facts")
     yield from (_details(line) for line in findings.artifacts)

@@ -1,41 +1,51 @@
-"""HTML from function calls: text is escaped unless it is markup already, so that nothing of the user's becomes markup.
+"""HTML from function calls, and values as text: shares, sizes, durations, moments.
 
-Figures as people read them on a page: shares, sizes, durations, moments.
+`tag` and `join` escape every string that is not `Markup`, so class names and ids never become markup. Control characters are
+written as escapes (`\\x1b`), so that they are seen and the page stays valid.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from html import escape
 
 _VOID = {"meta", "link", "img", "br", "circle", "line", "path", "rect", "polyline", "use"}
 
+# Control characters, overrides of the writing direction, and what is left of undecodable bytes.
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 class Markup(str):
-    """Text that is HTML or SVG."""
+    """A string that is HTML or SVG already."""
 
     __slots__ = ()
+
+
+def visible(text: str) -> str:
+    """Text with control characters written as escapes, such as `\\n` and `\\x1b`."""
+    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 Child = str | int | Iterable["Child"] | None
 
 
 def tag(element: str, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
-    """An element. Attributes: `class_` for class, `stroke_width` for stroke-width; None and False are left out."""
+    """An element. Attributes: `class_` gives class, `stroke_width` gives stroke-width; None and False are omitted."""
     written = "".join(_attribute(key, value) for key, value in attributes.items())
-    # Elements of SVG without content must be closed; HTML does not mind.
+    # SVG requires empty elements to be closed; HTML allows it.
     return Markup(f"<{element}{written}/>" if element in _VOID else f"<{element}{written}>{join(children)}</{element}>")
 
 
 def join(children: Iterable[Child]) -> Markup:
-    """Elements and texts after each other."""
+    """Elements and escaped texts, concatenated."""
     parts: list[str] = []
     for child in children:
         if isinstance(child, Markup):
             parts.append(child)
         elif isinstance(child, str | int):
-            parts.append(escape(str(child)))
+            parts.append(escape(visible(str(child))))
         elif child is not None:
             parts.append(join(child))
     return Markup("".join(parts))
@@ -48,13 +58,16 @@ def _attribute(key: str, value: str | int | float | bool | None) -> str:
     if value is True:
         return f" {name}"
     text = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-    return f' {name}="{escape(text)}"'
+    return f' {name}="{escape(visible(text))}"'
 
 
 def table(
     head: Iterable[Child], rows: Iterable[Iterable[Child]], caption: str, numbers_from: int = 1, class_: str = ""
 ) -> Markup:
-    """A table that scrolls within itself where it is wider than the page; the first cell of a row is its header."""
+    """A table that scrolls horizontally if it is wider than the page; the first cell of each row is a header.
+
+    Columns from `numbers_from` on are aligned as numbers.
+    """
     columns = list(head)
 
     def kind(place: int) -> str | None:
@@ -72,11 +85,11 @@ def table(
     ]
     header = tag("tr", [tag("th", cell, scope="col", class_=kind(place)) for place, cell in enumerate(columns)])
     inner = tag("table", tag("caption", tag("span", caption)), tag("thead", header), tag("tbody", body))
-    # What scrolls must be reachable by keyboard, and say what it is.
+    # A scrolling region needs keyboard focus and a label.
     return tag("div", inner, class_=f"scroll {class_}".strip(), tabindex=0, role="region", aria_label=caption)
 
 
-# A figure and its unit stay on one line.
+# Keeps a figure and its unit on one line.
 _SPACE = "\N{NO-BREAK SPACE}"
 
 
@@ -110,21 +123,23 @@ def moment(iso: str) -> str:
 
 
 def listed(items: list[str]) -> str:
-    """`a, b and c`."""
+    """Items as `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
 
 
 def shortened(title: str, length: int) -> str:
+    """Text of at most so many characters."""
+    title = visible(title)
     return title if len(title) <= length else title[: length - 1].rstrip(" ,") + "…"
 
 
 def sentence(text: str) -> str:
-    """Text that begins with a capital, unless it begins with the name of an artifact."""
+    """Text with a capital first letter, unless it begins with the name of an artifact."""
     return text if "/" in text.partition(" ")[0] else text[:1].upper() + text[1:]
 
 
 def value(given: object) -> str:
-    """A parameter or a fact, in a few characters."""
+    """A parameter or fact of a manifest as short text."""
     if given is None:
         return "none"
     if isinstance(given, bool):

@@ -16,7 +16,7 @@ from mmdiff.report.accuracies import accuracy_section, class_section, comparable
 from mmdiff.report.experiments import experiment_section
 from mmdiff.report.gathering import Findings, Request, gather
 from mmdiff.report.history import path_section, run_section
-from mmdiff.report.html import Markup, join, moment, percent, tag
+from mmdiff.report.html import Markup, join, moment, percent, sentence, tag
 from mmdiff.runtime.progress import Progress, silent
 
 SECTIONS: dict[str, tuple[str, Callable[[Findings], Iterator[Markup]]]] = {
@@ -59,7 +59,7 @@ def page(findings: Findings, parts: dict[str, Markup]) -> str:
         tag("header", _lead(findings), tag("nav", contents, aria_label="Contents")),
         tag(
             "main",
-            [tag("p", note, class_="note") for note in findings.notes],
+            [tag("p", sentence(note), class_="note") for note in findings.notes],
             [
                 tag("section", tag("h2", SECTIONS[key][0], id=f"{key}-title"), content, id=key, aria_labelledby=f"{key}-title")
                 for key, content in parts.items()

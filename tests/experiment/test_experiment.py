@@ -1,4 +1,4 @@
-"""`mmdiff experiment run`: the grid, what it shares, what it keeps, and what it says against a computation of its own."""
+"""Experiments: shared lists, checkpoints, choices and results, compared with an independent computation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from mmdiff.cli import app
 from mmdiff.experiment.cells import Cell, hits
-from mmdiff.experiment.computing import Computing
+from mmdiff.experiment.computing import CellComputer
 from mmdiff.experiment.config import Background, read_config
 from mmdiff.experiment.protocol import Data, Protocol
-from mmdiff.experiment.shared_lists import Ground, nearest
+from mmdiff.experiment.shared_lists import SharedLists, nearest
 from mmdiff.formats.store.manifest import Recipe
 from mmdiff.formats.store.store import Store
 from mmdiff.formats.store.verify import verify
@@ -54,15 +54,15 @@ def protocol(tmp_path: Path) -> Protocol:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
-    """The cells that are computed, as they are."""
+    """The cells that a run computes, in order."""
     seen: list[Cell] = []
-    result = Computing.result
+    result = CellComputer.result
 
-    def spy(self: Computing, cell: Cell) -> Any:
+    def spy(self: CellComputer, cell: Cell) -> Any:
         seen.append(cell)
         return result(self, cell)
 
-    monkeypatch.setattr(Computing, "result", spy)
+    monkeypatch.setattr(CellComputer, "result", spy)
     return seen
 
 
@@ -85,21 +85,20 @@ def test_accuracies_are_those_of_an_independent_computation(quick_folder: Path) 
 
 @pytest.mark.parametrize("background", BACKGROUNDS, ids=str)
 def test_seeds_that_enter_shared_lists_give_those_of_all_nodes_at_once(protocol: Protocol, background: Background) -> None:
-    ground = Ground.make(protocol, background, DIMS, K)
+    shared = SharedLists.make(protocol, background, DIMS, K)
     for n, draw in ((1, 0), (3, 1), (5, 0)):
-        nodes = ground.joined(protocol.drawn(n, draw))
-        border = len(ground.vectors)
-        joining = ground.space.project(protocol.data.train[nodes.rows[border:]].astype(np.float32), str)
-        vectors = np.concatenate([ground.vectors, joining])
-        for own, queries in ((nodes.lists, vectors), (nodes.test_lists, ground.test)):
-            for found, expected in zip(own, nearest(queries, vectors, K), strict=True):
+        nodes = shared.with_draw(protocol.drawn(n, draw))
+        new_rows = protocol.data.train[nodes.rows[len(shared.vectors) :]]
+        vectors = np.concatenate([shared.vectors, shared.space.project(new_rows.astype(np.float32), str)])
+        for lists, queries in ((nodes.lists, vectors), (nodes.test_lists, shared.test)):
+            for found, expected in zip(lists, nearest(queries, vectors, K), strict=True):
                 np.testing.assert_array_equal(found, expected)
 
 
 def test_lists_of_fewer_neighbours_are_the_beginning_of_longer_ones(protocol: Protocol) -> None:
-    long, short = (Ground.make(protocol, BACKGROUNDS[2], DIMS, k) for k in (K, 3))
+    long, short = (SharedLists.make(protocol, BACKGROUNDS[2], DIMS, k) for k in (K, 3))
     drawn = protocol.drawn(2, 0)
-    np.testing.assert_array_equal(long.joined(drawn).lists[0][:, :3], short.joined(drawn).lists[0])
+    np.testing.assert_array_equal(long.with_draw(drawn).lists[0][:, :3], short.with_draw(drawn).lists[0])
 
 
 @pytest.mark.parametrize("weighting", [None, Weighting("gaussian", 0.5), Weighting("meaningful", 20.0)])
@@ -112,12 +111,12 @@ def test_graph_in_memory_is_that_of_the_store(quick_folder: Path, weighting: Wei
 
 
 def test_in_domain_only_labels_depend_on_the_draw(protocol: Protocol) -> None:
-    computing = Computing(protocol, DIMS, K)
-    ground = computing.ground(Background("in-domain"))
+    computer = CellComputer(protocol, DIMS, K)
+    shared = computer.shared_lists(Background("in-domain"))
     one, other = protocol.drawn(3, 0), protocol.drawn(3, 1)
-    assert ground.joined(one) is ground.joined(other)
-    labels = computing.labels(ground.nodes, one)
-    seeds = ground.nodes.rows[labels != UNLABELLED]
+    assert shared.with_draw(one) is shared.with_draw(other)
+    labels = computer.labels(shared.nodes, one)
+    seeds = shared.nodes.rows[labels != UNLABELLED]
     assert set(seeds) == {*protocol.base, *one}
     np.testing.assert_array_equal(protocol.classes[labels[labels != UNLABELLED]], protocol.data.train_labels[seeds])
 

@@ -1,4 +1,4 @@
-"""Configs with a slip in them: a sentence that names the table and the key, what was found and what is valid; exit code 2."""
+"""Mistakes in a config are refused with one sentence: the table and the key, what was found and what is valid; exit code 2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATA = REAL
 
 
 def setting(*path: str, to: Any) -> Change:
-    """Puts a value somewhere into a config."""
+    """Sets a value of a config."""
 
     def change(config: dict[str, Any]) -> None:
         *parents, last = path
@@ -81,13 +81,24 @@ SLIPS: dict[str, tuple[Change, tuple[str, ...]]] = {
     "background of no size": (setting("backgrounds", to=["out-of-domain:0"]), ("'out-of-domain:0'", "out-of-domain:SIZE")),
     "background that is too large": (setting("backgrounds", to=["out-of-domain:900"]), ("only 120 images are out of domain",)),
     "out-of-domain without classes": (without("groups", "out_of_domain"), ("Add out_of_domain to [groups]",)),
-    "wrong type": (setting("n", to="two"), ("n = 'two': expected how many seeds",)),
-    "not a whole number": (setting("draws", to=2.5), ("draws = 2.5: expected how often",)),
+    "wrong type": (setting("n", to="two"), ("config.toml: n = 'two': expected a number of seeds per novel class",)),
+    "not a whole number": (setting("draws", to=2.5), ("config.toml: draws = 2.5: expected a whole number of at least 1",)),
     "true is no number": (methods(DIFFUSION | {"k": True}), ("k = True: expected a whole number of at least 1",)),
     "number that is too small": (methods(DIFFUSION | {"k": [5, 0]}), ("k = 0: expected a whole number of at least 1",)),
+    "number beyond all floats": (methods(DIFFUSION | {"gamma": 10**400}), ("gamma = 1000", "expected a number above 0")),
+    "infinite number": (methods(LOGREG | {"lr": float("inf")}), ("lr = inf: expected a number above 0",)),
+    "number to tune that is none": (
+        methods(LOGREG | {"tune": {"weight_decay": [0.1, float("nan")]}}),
+        ('[methods.tune] of "logreg": weight_decay = nan: expected a number of at least 0',),
+    ),
+    "draws that are no number": (setting("draws", to=float("nan")), ("draws = nan: expected a whole number",)),
+    "class beyond all numbers": (
+        setting("groups", "test", "base", to=[10**30]),
+        ("[groups.test]: base: expected a list of class",),
+    ),
     "not a number": (methods(DIFFUSION | {"gamma": float("nan")}), ("gamma = nan: expected a number above 0",)),
-    "empty list": (methods(DIFFUSION | {"k": []}), ("k = []: nothing to try",)),
-    "the same twice": (setting("n", to=[1, 2, 1]), ("n: 1 twice",)),
+    "empty list": (methods(DIFFUSION | {"k": []}), ("k = []: the list is empty",)),
+    "the same twice": (setting("n", to=[1, 2, 1]), ("n: 1 is listed twice",)),
     "no n": (without("n"), ("the key 'n' is missing",)),
     "no data": (without("data"), ("[data]: the key 'train' is missing",)),
     "no methods": (without("methods"), ("at least one table [[methods]]",)),
@@ -103,13 +114,16 @@ SLIPS: dict[str, tuple[Change, tuple[str, ...]]] = {
     "classes that are no numbers": (setting("groups", "test", "base", to=["cat"]), ("expected a list of class numbers",)),
     "class of both kinds": (setting("groups", "test", "novel", to="base_2"), ("is both base and novel",)),
     "class without images": (setting("groups", "test", "base", to=[7777]), ("class 7777 has 0 training images",)),
-    "more seeds than images": (setting("n", to=[31]), ("has 30 training images, but 31 are needed", "smaller n")),
+    "more seeds than images": (setting("n", to=[31]), ("has 30 training images, but needs at least 31", "smaller n")),
     "name of no report": (setting("name", to="a b"), ("name = 'a b': expected letters",)),
-    "two of a name": (methods(DIFFUSION, DIFFUSION), ("two methods are called 'diffusion'",)),
-    "sigma without its weights": (methods(DIFFUSION | {"sigma": 0.5}), ("sigma does not go with edge_weights constant",)),
-    "weights without sigma": (methods(DIFFUSION | {"edge_weights": "gaussian"}), ("edge_weights gaussian needs sigma",)),
-    "prior without its operator": (methods(DIFFUSION | {"prior": "seeds"}), ("eta='column' has no prior",)),
-    "alpha above one": (methods(DIFFUSION | {"alpha": 1.5}), ("alpha = 1.5: expected a number above 0 and up to 1",)),
+    "two of a name": (methods(DIFFUSION, DIFFUSION), ("[[methods]]: two methods have the name 'diffusion'",)),
+    "sigma without its weights": (methods(DIFFUSION | {"sigma": 0.5}), ("sigma", "does not go with", "constant")),
+    "weights without sigma": (methods(DIFFUSION | {"edge_weights": "gaussian"}), ("gaussian", "needs", "sigma")),
+    "prior without its operator": (
+        methods(DIFFUSION | {"prior": "seeds"}),
+        ("prior = 'seeds'", "eta = 'column' has no prior"),
+    ),
+    "alpha above one": (methods(DIFFUSION | {"alpha": 1.5}), ("alpha", "1.5", "above 0 and up to 1")),
     "tuned and not": (methods(LOGREG | {"weight_decay": 1.0}), ("weight_decay is given here and in [methods.tune]",)),
     "fusion of nothing": (methods(DIFFUSION, FUSION), ("of = 'logreg': no such method",)),
     "fusion the wrong way round": (
@@ -120,7 +134,10 @@ SLIPS: dict[str, tuple[Change, tuple[str, ...]]] = {
         methods(DIFFUSION | {"k": [5, 8]}, LOGREG, FUSION),
         ("of = 'diffusion': it has 2 variants, and a fusion needs one", "[methods.tune]"),
     ),
-    "PCA of too few rows": (setting("dims", to=200), ("dims = 200: a PCA needs as many rows", "Use at most dims = 120")),
+    "PCA of too few rows": (
+        setting("dims", to=200),
+        ("dims = 200: a PCA needs at least", "Use at most dims = 120"),
+    ),
 }
 
 

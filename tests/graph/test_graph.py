@@ -23,8 +23,8 @@ from mmdiff.formats.errors import Corrupt, InputError
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.weights import Weighting
-from mmdiff.kinds import KINDS
 from mmdiff.kernels.constants import COLUMN
+from mmdiff.kinds import KINDS
 from tests.support.graphs import make_graph, some_lists
 from tests.support.naive import naive_symmetrise
 from tests.support.stores import SMALL_CHUNKS, chunks_of, problems, publish, recipe

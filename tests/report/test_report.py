@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from mmdiff.cli import app
@@ -21,44 +17,13 @@ from mmdiff.fusion.stage import Request as FuseRequest
 from mmdiff.fusion.stage import fuse_scores
 from mmdiff.importing.stage import Request as ImportRequest
 from mmdiff.importing.stage import import_descriptors
-from mmdiff.report.charts import apart, ticks
 from mmdiff.report.stage import Request, write_report
+from tests.report.outline import Outline
 from tests.support.experiments import publish_experiment
 from tests.support.paths import ROOT
 from tests.support.worlds import make_world
 
-VOID = {"meta", "link", "img", "br"}
 STYLE = (ROOT / "mmdiff" / "report" / "style.css").read_text()
-
-
-class Outline(HTMLParser):
-    """What a page is made of; raises where elements do not close as they opened."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -184,23 +149,14 @@ def test_same_store_gives_the_same_page(world: Path, tmp_path: Path) -> None:
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-def test_report_of_a_store_without_scores_says_so(world: Path, tmp_path: Path) -> None:
+def test_report_of_a_store_without_test_points_says_so(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     import_descriptors(store, ImportRequest([str(world / "background.npy")], "background", dims=8))
     outcome = run("--out", str(tmp_path / "report.html"), "--json", "--store", str(store))
     found = json.loads(outcome.stdout)
     assert found["sections"] == ["runs"]
-    assert "no scores of test points" in found["notes"][0]
-    assert "no scores of test points" in Outline((tmp_path / "report.html").read_text()).text
-
-
-def test_scores_that_are_out_of_date_are_left_out_and_said(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    again = ImportRequest([str(world / "seeds.npy")], "seeds", dims=8, labels=str(world / "seeds-labels.txt"))
-    import_descriptors(world / "store", again)
-    found = write_report(Store.open(world / "store"), tmp_path / "report.html", Request())
-    assert "accuracy" not in found["sections"]
-    assert any(note.startswith("scores/diffusion is left out:") for note in found["notes"])
+    assert "there are no test points" in found["notes"][0]
+    assert "There are no test points" in Outline((tmp_path / "report.html").read_text()).text
 
 
 def test_test_points_without_labels_have_paths_but_no_accuracies(tmp_path: Path) -> None:
@@ -231,27 +187,6 @@ def test_bad_options_are_answered_with_a_sentence(world: Path, tmp_path: Path, a
     assert outcome.exit_code == 2
     assert message in outcome.stderr
     assert not (tmp_path / "report.html").exists()
-
-
-@given(st.lists(st.tuples(st.floats(0, 250), st.sampled_from([15.0, 28.0])), min_size=1, max_size=6))
-def test_labels_never_overlap_and_keep_their_order(wanted: list[tuple[float, float]]) -> None:
-    places, heights = [place for place, _ in wanted], [height for _, height in wanted]
-    found = apart(places, heights, 4, 228)
-    order = np.argsort(found)
-    for one, other in pairwise(order):
-        assert found[other] - found[one] >= (heights[one] + heights[other]) / 2 - 1e-6
-        assert places[one] <= places[other]
-    assert min(found[i] - heights[i] / 2 for i in range(len(found))) >= 4 - 1e-6
-    assert max(found[i] + heights[i] / 2 for i in range(len(found))) <= 228 + 1e-6
-
-
-@given(st.floats(0, 1), st.floats(0, 1), st.integers(3, 8))
-def test_ticks_are_few_and_cover_the_range(one: float, other: float, most: int) -> None:
-    low, high = min(one, other), max(one, other)
-    found = ticks(low, high, most)
-    assert found[0] <= low + 1e-6
-    assert found[-1] >= high - 1e-6
-    assert 1 <= len(found) <= most + 1
 
 
 def test_text_can_be_read_on_both_schemes() -> None:

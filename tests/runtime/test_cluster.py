@@ -158,7 +158,7 @@ def test_a_worker_that_is_killed_changes_nothing(
         elif command == "diffuse":
             diffuse(store, asked, **more)
         else:
-            run_experiment(store, config, "a test", **more)
+            run_experiment(store, config, "a test", *more.values())
 
     start = {"build-graph": imported, "diffuse": built}.get(command)
     stores = [quick_folder / name for name in ("here", "there")]

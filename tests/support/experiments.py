@@ -1,4 +1,4 @@
-"""The report of an experiment as `mmdiff experiment` publishes it, without computing one."""
+"""Experiment results as `mmdiff experiment` publishes them, with random accuracies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.store import Artifact
 from mmdiff.runtime.find_or_make import Run
@@ -16,7 +17,7 @@ NS = (1, 2, 5, 20)
 
 
 def line(group: str, n: int, background: str | None, kind: str, draw: np.random.Generator) -> Json:
-    """As `Series.line` has it."""
+    """A line as `Series.line` makes it."""
     planes: list[Any] = {"diffusion": [0, 1, 2, 3], "logreg": [0]}.get(kind, [0.0, 0.25, 0.5, 0.75, 1.0])
     figures = ("top1", "top5", "novel_top1", "novel_top5")
     mean = {figure: np.round(draw.uniform(0.3, 0.95, len(planes)), 6).tolist() for figure in figures}
@@ -38,12 +39,16 @@ def line(group: str, n: int, background: str | None, kind: str, draw: np.random.
     return found | ({"nonzero": [0.01, 0.2, 0.7, 1.0]} if kind == "diffusion" else {})
 
 
-def publish_experiment(store: Path, name: str, groups: tuple[str, ...] = ("validation", "test"), draws: int = 5) -> Artifact:
+def publish_experiment(
+    store: Path, name: str, groups: tuple[str, ...] = ("validation", "test"), draws: int = 5, data: Path | None = None
+) -> Artifact:
+    """Publishes results for four methods; `data` is the training file that they claim to be made from."""
     draw = np.random.default_rng(1)
     kinds = (("logreg", None), ("diffusion", "none"), ("diffusion", "in-domain"), ("fusion", "in-domain"))
     lines = [line(group, n, background, kind, draw) for group in groups for n in NS for kind, background in kinds]
     facts = {"tests": {group: {"all": 800, "novel": 400} for group in groups}, "lines": lines}
-    recipe = Recipe("report", 1, {"name": name, "draws": draws}, {})
-    return publish(
-        store, f"reports/{name}", {}, recipe, facts, Run("mmdiff experiment run x.toml").record() | {"cell_seconds": []}
-    )
+    inputs = {} if data is None else {"train": fingerprint(data.name, [data])}
+    seen = {} if data is None else {"train": source_fingerprint([data])}
+    recipe = Recipe("report", 1, {"name": name, "draws": draws}, inputs, seen)
+    run = Run("mmdiff experiment run x.toml").record() | {"cell_seconds": []}
+    return publish(store, f"reports/{name}", {}, recipe, facts, run)

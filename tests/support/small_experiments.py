@@ -77,7 +77,7 @@ def toml(value: Any) -> str:
         return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
-    return json.dumps(value).replace("NaN", "nan")
+    return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
 
 
 def run(folder: Path, config: dict[str, Any], store: str = "store", progress: Progress = silent) -> Outcome:

@@ -1,4 +1,4 @@
-"""A small world for explanations and reports: three clusters, ids and classes that are names, and images of some rows."""
+"""A small store for explanations and reports: a cluster per class, ids and class names, and images of some rows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mmdiff.importing.stage import Request, import_descriptors
 CLASSES = ("<b>cat</b>", "dog & wolf", "owl")
 
 
-def make_world(folder: Path) -> Path:
-    """`store` with a diffusion of three iterations, and `images`: of every second seed, of two thirds of the background."""
+def make_world(folder: Path, classes: tuple[str, ...] = CLASSES, noise: float = 0.7) -> Path:
+    """`store` with a diffusion of three iterations, and `images` of every second seed and two thirds of the background."""
     draw = np.random.default_rng(5)
-    centres = draw.standard_normal((3, 12))
+    centres = draw.standard_normal((len(classes), 12))
     for role, rows in (("background", 90), ("seeds", 9), ("test", 30)):
-        label = np.arange(rows) % 3
-        np.save(folder / f"{role}.npy", (centres[label] + 0.7 * draw.standard_normal((rows, 12))).astype(np.float32))
+        label = np.arange(rows) % len(classes)
+        np.save(folder / f"{role}.npy", (centres[label] + noise * draw.standard_normal((rows, 12))).astype(np.float32))
         (folder / f"{role}-ids.txt").write_text("".join(f"{role[0]}{row}\n" for row in range(rows)))
-        (folder / f"{role}-labels.txt").write_text("".join(f"{CLASSES[own]}\n" for own in label))
+        (folder / f"{role}-labels.txt").write_text("".join(f"{classes[own]}\n" for own in label))
         given: Any = {} if role == "background" else {"labels": str(folder / f"{role}-labels.txt")}
         options: Any = {"role": role, "dims": 8, "ids": str(folder / f"{role}-ids.txt"), **given}
         import_descriptors(folder / "store", Request([str(folder / f"{role}.npy")], **options))
