@@ -75,10 +75,10 @@ def _show_accuracies(reports: list[dict[str, Any]]) -> None:
     if "novel" in points:
         groups["novel"] = f"{points['novel']['points']:,} of them of {points['novel']['classes']:,} novel classes"
     show.result("; ".join(groups.values()))
-    tops = list(reports[0]["planes"][0]["all"])
+    tops = list(reports[0]["iterations"][0]["all"])
     table = _table("scores", "iteration", *(f"{_title(top)} {group}" for group in groups for top in tops))
     for report in reports:
-        for number, plane in enumerate(report["planes"]):
+        for number, plane in enumerate(report["iterations"]):
             name = report["artifact"] if number == 0 else ""
             iteration = "" if plane["iteration"] is None else str(plane["iteration"])
             table.add_row(name, iteration, *(_figure(plane[group], top) for group in groups for top in tops))

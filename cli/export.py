@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,13 @@ from mmdiff.cli import show
 from mmdiff.cli.errors import INTERRUPTED, fail
 from mmdiff.cli.options import DEFAULT_PLACE, AsJson, StorePlace
 from mmdiff.cli.reading import open_store
+
+
+class RowOrder(StrEnum):
+    """Orders of rows and node numbers."""
+
+    user = "user"
+    internal = "internal"
 
 
 def command(
@@ -35,20 +43,26 @@ def command(
             show_default=False,
         ),
     ] = None,
+    order: Annotated[
+        RowOrder, typer.Option(help="Order of rows and node numbers: as you imported them, or as they are stored.")
+    ] = RowOrder.user,
     store: StorePlace = DEFAULT_PLACE,
     json: AsJson = False,
 ) -> None:
-    """Write an artifact to a file that other tools read. A file that is there is replaced once the new one is whole.
+    """Write an artifact to a file that other tools read. An existing file is replaced once the new one is complete.
 
-    `.npy` and `.npz` hold arrays as they are stored: labels are rows of the artifact's own table of classes (`class_numbers`,
-    `class_names`), -1 for none. `.parquet` and `.csv` hold your ids (else row numbers), and class names (else your numbers).
+    `.npy` and `.npz` hold arrays as they are stored, with rows and nodes in your order: background, seeds, test points. Labels
+    are rows of the artifact's own table of classes (`class_numbers`, `class_names`), -1 for none. `.parquet` and `.csv` hold
+    your ids (else row numbers), and class names (else your numbers).
     """
     from mmdiff.export.stage import export
 
     try:
-        outcome = export(open_store(store), artifact, file, array, show.progress)
+        outcome = export(open_store(store), artifact, file, array, show.progress, order.value)
     except KeyboardInterrupt:
         fail(f"interrupted. {file} is as it was before.", INTERRUPTED)
+    for text in outcome.notes:
+        show.note(text)
     if json:
         show.as_json(outcome.summary())
         return

@@ -165,7 +165,7 @@ def _explained(explainer: Explainer, request: Request, images: Images | None) ->
 
 def examples(explainer: Explainer, count: int = EXAMPLES) -> list[int]:
     """Test points that are neither the surest nor the least sure: half of them taken for the right class, half for another."""
-    predicted, margins = predictions(explainer.scores.plane())
+    predicted, margins = predictions(explainer.scores.after())
     decided = predicted != UNLABELLED
     if explainer.truth is None:
         return _typical(np.flatnonzero(decided), margins, predicted, count)
