@@ -51,6 +51,6 @@ def whole_job(folder: Path, rows: int, memory: str, cold: bool = False) -> Json:
         "memory": memory,
         "cold": cold,
         "recall": built["knn/BB"]["facts"]["recall"],
-        "accuracy": {top: best["accuracy"] for top, best in evaluated["scores"][0]["planes"][-1]["all"].items()},
+        "accuracy": {top: best["accuracy"] for top, best in evaluated["scores"][0]["iterations"][-1]["all"].items()},
         "stages": {name: watched.figures() for name, watched in stages.items()},
     }

@@ -31,7 +31,10 @@ def command(
     labels: Annotated[
         str | None,
         typer.Option(
-            "--labels", metavar="FILE", help="The labels that the diffusion was given, if not the stored ones.", show_default=False
+            "--labels",
+            metavar="FILE",
+            help="The labels that the diffusion was given, if not the stored ones.",
+            show_default=False,
         ),
     ] = None,
     images: Images = None,

@@ -51,8 +51,9 @@ def command(
 ) -> None:
     """Write an artifact to a file that other tools read. An existing file is replaced once the new one is complete.
 
-    `.npy` and `.npz` hold arrays: labels are rows of the artifact's own table of classes (`class_numbers`, `class_names`), -1
-    for none. `.parquet` and `.csv` hold your ids (else row numbers), and class names (else your numbers).
+    `.npy` and `.npz` hold arrays, with rows and nodes in your order: background, seeds, test points. Labels
+    are rows of the artifact's own table of classes (`class_numbers`, `class_names`), -1 for none. `.parquet` and `.csv` hold
+    your ids (else row numbers), and class names (else your numbers).
     """
     try:
         summary = open_store(store).export(artifact, file, array=array, order=order.value)

@@ -48,9 +48,7 @@ def open_store(
     """The store of a command: progress is shown, and artifacts record the command line."""
     import mmdiff
 
-    return mmdiff.open(
-        store, create=create, memory=memory, progress=True, threads=threads, dask=dask, command=this_command()
-    )
+    return mmdiff.open(store, create=create, memory=memory, progress=True, threads=threads, dask=dask, command=this_command())
 
 
 def this_command() -> str:

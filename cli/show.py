@@ -46,7 +46,9 @@ def as_json(document: Any) -> None:
     typer.echo(json.dumps(document, indent=2, ensure_ascii=not unicode))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Sequence[int] = (), header: bool = True) -> None:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Sequence[int] = (), header: bool = True
+) -> None:
     """A table without lines on stdout. Where the terminal is too narrow for it, each row becomes a block of lines.
 
     `right` are the numbers of columns that are aligned to the right.

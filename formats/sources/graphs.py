@@ -48,11 +48,17 @@ class NeighbourFile:
 
 
 _ARRAYS = ("format", "shape", "indptr", "indices", "data")
+ROW_SCALE = "row_scale"
+"""1/degree of each node, in an exported W = D^-1 (W0 + W0^T)."""
+
 _SAVE = "Save it with scipy.sparse.save_npz(FILE, A.tocsr())."
 
 
 def read_csr(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tuple[int, int]]:
-    """The values, columns, offsets and shape of a matrix whose columns exist and whose offsets can be followed."""
+    """The values, columns, offsets and shape of a matrix whose columns exist and whose offsets can be followed.
+
+    An exported W comes back as W0 + W0^T.
+    """
     RawFile(path)
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
@@ -60,6 +66,7 @@ def read_csr(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tupl
             if missing:
                 raise UnreadableSource(f"{path}: not a sparse matrix, there is no {missing[0]!r} in it. {_SAVE}")
             kind, shape, indptr, indices, data = (archive[name] for name in _ARRAYS)
+            scale = archive.get(ROW_SCALE)
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError, TypeError) as error:
         if isinstance(error, UnreadableSource):
             raise
@@ -71,7 +78,17 @@ def read_csr(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tupl
         raise UnreadableSource(f"{path}: shape, offsets or columns that are no integers. {_SAVE}")
     rows, columns = map(int, shape)
     _refuse_bad_structure(path, rows, columns, indptr, indices, data)
+    if scale is not None:
+        data = _without_scale(path, data, indptr, scale)
     return data, indices, indptr, (rows, columns)
+
+
+def _without_scale(path: Path, data: NDArray[Any], indptr: NDArray[Any], scale: NDArray[Any]) -> NDArray[np.float32]:
+    """The entries of W0 + W0^T from those of W; those of a graph without weights are exactly 1 or 2."""
+    degrees = np.diff(indptr)
+    if scale.shape != degrees.shape or scale.dtype.kind != "f" or not (scale[degrees > 0] > 0).all():
+        raise UnreadableSource(f"{path}: {ROW_SCALE} does not fit its rows. It is damaged: export it again.")
+    return (data / np.repeat(scale.astype(np.float64), degrees)).astype(np.float32)
 
 
 def _refuse_bad_structure(

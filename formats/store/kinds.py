@@ -6,7 +6,7 @@ mmdiff are declared in `mmdiff/kinds.py`, and specified in `docs/formats.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -18,7 +18,7 @@ from mmdiff.formats.store.store import Artifact, Store
 Finding = tuple[str, str]
 """The array that a problem is in, and the problem."""
 
-ArrayWriter = Callable[[Artifact, Sequence[str], IO[bytes], Progress], None]
+ArrayWriter = Callable[[Any, IO[bytes], Progress], None]
 """Writes the given arrays of an artifact to a file; formats of one array are given one."""
 
 TableWriter = Callable[[Store, Artifact, IO[bytes], Progress], None]

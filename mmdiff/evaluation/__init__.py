@@ -1,1 +1,1 @@
-"""`mmdiff evaluate`: accuracy of scores, with intervals, and what goes wrong."""
+"""`mmdiff evaluate`: accuracy of scores with intervals, worst classes, margins."""

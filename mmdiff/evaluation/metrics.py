@@ -1,17 +1,13 @@
-"""Where the true class stands among the scores of a test point. Ties never count in a method's favour.
+"""Accuracies with bootstrap intervals, ranks, worst classes and margins of scores (paper, section 4.1).
 
-The rank of a class is the number of classes whose scores are not below its own, so that the best has rank 1 only if it is best
-alone, and of a row that is all zero every class comes last. NaN, which no score should be, is never below anything.
+The rank of a class is the number of classes whose scores are not below its own. So ties never count in a method's favour: a
+class has rank 1 only if it alone is best, and in a row of zeros every class comes last. NaN is never below anything.
 
-Accuracies with their intervals: of all test points, of those of novel classes, and class by class (paper, section 4.1).
+Intervals are those of the bootstrap over test points. A hit is 0 or 1, so the hits among n points drawn with replacement from
+n points of which h are hits are binomial with n and h/n. They are drawn as such, which takes no time.
 
-Intervals are those of the bootstrap over test points. A hit is 0 or 1, so the number of hits among n points that are drawn
-with replacement from n of which h are hits is binomial with n and h/n: it is drawn as that, to the same effect in no time.
-
-What goes wrong and how sure a method is of it: the classes that are found least, and what their points are taken for.
-
-Margins (best score less the second) need no calibration to be compared with each other: they are of use if those of right
-predictions are larger than those of wrong ones, and `separation` is the share of such pairs in which they are (0.5: of none).
+Margins (best score less the second) need no calibration to be compared with each other. They are useful if those of right
+predictions exceed those of wrong ones: `separation` is the share of such pairs in which they do (0.5 for chance).
 """
 
 from __future__ import annotations
@@ -24,17 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Parameter
 from mmdiff.formats.store.manifest import Json
 from mmdiff.labels.classes import UNLABELLED
 
-# The rank of a point that has no class, or none that the seeds have: not within any top k.
+# The rank of a point without a class, or of a class without seeds: not within any top k.
 NO_RANK = np.iinfo(np.int32).max
 
 _BLOCK_VALUES = 1 << 22
 
 
 def ranks_of(scores: NDArray[Any], labels: NDArray[np.integer]) -> NDArray[np.int32]:
-    """For each row the rank of its best label; `labels` are columns, (rows, labels a row), UNLABELLED where there is none."""
+    """The rank of the best label of each row. `labels` are columns, (rows, labels per row), UNLABELLED for none."""
     if labels.shape[1] == 0 or not len(scores):
         return np.full(len(scores), NO_RANK, np.int32)
     return np.asarray(ranks_by_label(scores, labels).min(axis=1))
@@ -45,22 +42,22 @@ def ranks_by_label(scores: NDArray[Any], labels: NDArray[np.integer]) -> NDArray
     ranks = np.full(labels.shape, NO_RANK, np.int32)
     step = max(1, _BLOCK_VALUES // max(1, scores.shape[1]))
     for start in range(0, len(scores), step):
-        block, own = scores[start : start + step], labels[start : start + step]
+        block, columns = scores[start : start + step], labels[start : start + step]
         for j in range(labels.shape[1]):
-            rows = np.flatnonzero(own[:, j] != UNLABELLED)
-            theirs = block[rows] if len(rows) < len(block) else block
-            not_below = ~(theirs < theirs[np.arange(len(rows)), own[rows, j]][:, None])
+            rows = np.flatnonzero(columns[:, j] != UNLABELLED)
+            labelled = block[rows] if len(rows) < len(block) else block
+            not_below = ~(labelled < labelled[np.arange(len(rows)), columns[rows, j]][:, None])
             ranks[start + rows, j] = not_below.sum(axis=1)
     return ranks
 
 
 def top_k_accuracy(ranks: NDArray[np.int32], k: int) -> float:
-    """The share of ranks within the first k; there must be some."""
+    """The share of ranks that are at most k; there must be ranks."""
     return float((ranks <= k).mean())
 
 
 def predictions(scores: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The best class of each row, UNLABELLED where it is not best alone, and its margin over the second."""
+    """The best class of each row, UNLABELLED where several are best, and its margin over the second."""
     rows, classes = scores.shape
     best = np.empty(rows, np.int64)
     margins = np.empty(rows, np.float32)
@@ -77,12 +74,13 @@ def predictions(scores: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.flo
 
 
 RESAMPLES = 10_000
+SEED = 0
 _LEVEL = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
-class Figure:
-    """An accuracy, and between what it would be for 95 of 100 such sets of test points."""
+class Accuracy:
+    """The share of test points whose class is among the best k, with its 95 % interval."""
 
     accuracy: float
     low: float
@@ -92,6 +90,34 @@ class Figure:
         return {name: round(value, 6) for name, value in vars(self).items()}
 
 
+def evaluate_scores(scores: NDArray[Any], labels: NDArray[np.integer], top: Sequence[int] = (1, 5)) -> dict[str, Accuracy]:
+    """The accuracies `top1`, `top5`, ... of scores (rows, classes), as `mmdiff evaluate` gives them.
+
+    `labels` are columns of the scores, (rows) or (rows, labels per row), -1 for none. The best label of a row counts; rows
+    without labels are left out.
+    """
+    tops = checked_top(top)
+    columns = labels.reshape(len(labels), -1)
+    if scores.ndim != 2 or len(columns) != len(scores):
+        raise CountMismatch(f"labels of {len(columns):,} rows for scores of shape {scores.shape}. Give labels for each row.")
+    outside = (columns < UNLABELLED) | (columns >= scores.shape[1])
+    if outside.any():
+        row = int(outside.any(axis=1).argmax())
+        raise BadLabels(f"row {row}: label {columns[outside][0]}, but the scores are of {scores.shape[1]:,} classes.")
+    found = accuracies(ranks_of(scores, columns)[(columns != UNLABELLED).any(axis=1)], tops)
+    if found is None:
+        raise BadLabels("no row has a label to compare with. Give at least one.")
+    return found
+
+
+def checked_top(top: Sequence[int]) -> list[int]:
+    """The numbers of best classes to look among, sorted, each once."""
+    for k in top:
+        if k < 1:
+            raise BadOption(Parameter("top", k), ": at least 1 is needed. The paper reports top 5.")
+    return sorted(set(top))
+
+
 def bootstrap_interval(hits: int, count: int, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:
     """The interval that holds 95 % of the accuracies of resampled test points."""
     drawn = np.random.default_rng(seed).binomial(count, hits / count, resamples) / count
@@ -99,19 +125,19 @@ def bootstrap_interval(hits: int, count: int, seed: int, resamples: int = RESAMP
     return float(low), float(high)
 
 
-def accuracies(ranks: NDArray[np.int32], tops: Sequence[int], seed: int) -> dict[str, Figure] | None:
-    """By `top1`, `top5`, ...; None where there are no points."""
+def accuracies(ranks: NDArray[np.int32], tops: Sequence[int], seed: int = SEED) -> dict[str, Accuracy] | None:
+    """Accuracies by `top1`, `top5`, ... from the ranks of labelled points; None without points."""
     if not len(ranks):
         return None
     found = {}
     for k in tops:
         hits = int((ranks <= k).sum())
-        found[f"top{k}"] = Figure(top_k_accuracy(ranks, k), *bootstrap_interval(hits, len(ranks), seed))
+        found[f"top{k}"] = Accuracy(top_k_accuracy(ranks, k), *bootstrap_interval(hits, len(ranks), seed))
     return found
 
 
 def novel_ranks(ranks: NDArray[np.int32], novel: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """The ranks of points of novel classes, from those of each label and whether it is novel; the best novel one counts."""
+    """The ranks of points of novel classes, from the rank of each label and whether it is novel. The best novel one counts."""
     points = novel.any(axis=1)
     return np.asarray(np.where(novel, ranks, NO_RANK)[points].min(axis=1, initial=NO_RANK), np.int32)
 
@@ -119,7 +145,7 @@ def novel_ranks(ranks: NDArray[np.int32], novel: NDArray[np.bool_]) -> NDArray[n
 def by_class(
     ranks: NDArray[np.int32], labels: NDArray[np.integer], classes: int, tops: Sequence[int]
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]:
-    """How many labels each class has among the test points, and its accuracies; 0 for a class that has none."""
+    """The number of labels of each class among the test points, and its accuracies; 0 for a class without any."""
     given = labels != UNLABELLED
     counts = np.bincount(labels[given], minlength=classes)
     shares = {}
@@ -133,22 +159,22 @@ _MISTAKES = 3
 
 
 def worst_classes(predicted: NDArray[np.int64], labels: NDArray[np.integer], classes: int, count: int) -> list[Json]:
-    """The classes that have test points and the lowest top-1 accuracy, and the classes that their points are taken for.
+    """The classes of the lowest top-1 accuracy among those with test points, and the classes predicted for their points.
 
-    Classes are given by their columns; `None` stands for points of which no class was best alone.
+    Classes are columns; `None` stands for points where several classes are best.
     """
     points, places = np.nonzero(labels != UNLABELLED)
-    truth, said = labels[points, places], predicted[points]
-    # A point with two labels that is taken for one of them is no mistake for the other.
-    right = (labels[points] == said[:, None]).any(axis=1) & (said != UNLABELLED)
+    truth, guess = labels[points, places], predicted[points]
+    # For a point with two labels, predicting one of them is no mistake for the other.
+    right = (labels[points] == guess[:, None]).any(axis=1) & (guess != UNLABELLED)
     totals = np.bincount(truth, minlength=classes)
-    hits = np.bincount(truth, weights=said == truth, minlength=classes)
+    hits = np.bincount(truth, weights=guess == truth, minlength=classes)
     present = np.flatnonzero(totals)
     shares = hits[present] / totals[present]
     order = present[np.lexsort((present, -totals[present], shares))]
     found = []
     for label in order[:count]:
-        wrong = said[(truth == label) & ~right]
+        wrong = guess[(truth == label) & ~right]
         taken, times = np.unique(wrong, return_counts=True)
         most = np.argsort(-times, kind="stable")[:_MISTAKES]
         found.append(
@@ -165,7 +191,7 @@ def worst_classes(predicted: NDArray[np.int64], labels: NDArray[np.integer], cla
 
 
 def margins(margin: NDArray[np.floating[Any]], right: NDArray[np.bool_]) -> Json:
-    """How the margins of right and wrong predictions compare."""
+    """Medians of the margins of right and wrong predictions, their separation, and the accuracy of the surer half."""
     found: Json = {
         "right": _median(margin[right]),
         "wrong": _median(margin[~right]),

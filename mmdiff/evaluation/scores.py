@@ -1,9 +1,7 @@
-"""Scores as `mmdiff fuse` and `mmdiff evaluate` read them, and what the test points are in truth.
+"""Scores of test points and their true classes, as evaluation, fusion, explanations and exports read them.
 
-Scores are (planes, tests, classes): of a diffusion a plane is an iteration, other methods have one. The columns are the seeds'
-classes; labels of the test points are brought to them.
-
-What `mmdiff inspect` tells of scores, without asking what is right.
+Scores are (iterations, test points, classes); a method other than diffusion has one iteration. Columns are the classes of the
+seeds; labels of the test points are translated to these columns.
 """
 
 from __future__ import annotations
@@ -15,26 +13,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.evaluation.metrics import predictions
-from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Missing, Stale
+from mmdiff.formats.errors import (
+    FILE,
+    BadLabels,
+    BadOption,
+    CountMismatch,
+    Missing,
+    Parameter,
+    Part,
+    call,
+)
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.inspection.distribution import distribution
 from mmdiff.labels.classes import UNLABELLED, Classes
-from mmdiff.runtime.staleness import stale_artifacts
+from mmdiff.runtime.staleness import require_current, stale_artifacts
 
 SCHEMA = 1
 SEEDS, TEST = "descriptors/seeds", "descriptors/test"
+_TEST_LISTS = "knn/test"
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What a method says of each test point."""
+    """Scores of a method for each test point and class; `iterations` are those of the diffusion that are stored."""
 
     name: str
     artifact: Artifact
     classes: Classes
     method: str
-    planes: tuple[int, ...]
+    iterations: tuple[int, ...]
     values: NDArray[np.float32]
 
     @classmethod
@@ -43,13 +52,14 @@ class Scores:
         if manifest.kind != "scores":
             raise BadOption(f"{artifact.name}: of kind {manifest.kind}, not scores. Name one of scores/...")
         if "scores" not in artifact:
-            raise Missing(
-                f"{artifact.name}: made without test points, so there are no scores of any. "
-                f"Import them with --role test, then {artifact.remedy[0].lower()}{artifact.remedy[1:]}"
-            )
-        planes = tuple(manifest.facts["planes"])
+            raise missing_scores(artifact.store, artifact.name, artifact.run["command"])
         return cls(
-            artifact.name, artifact, Classes.of(artifact), manifest.parameters["method"], planes, artifact.array("scores")
+            artifact.name,
+            artifact,
+            Classes.of(artifact),
+            manifest.parameters["method"],
+            tuple(manifest.facts["planes"]),
+            artifact.array("scores"),
         )
 
     @property
@@ -60,24 +70,25 @@ class Scores:
     def has_iterations(self) -> bool:
         return self.method == "diffusion"
 
-    def plane(self, iteration: int | None = None) -> NDArray[np.float32]:
-        """The scores after an iteration; after the last where none is named."""
+    def after(self, iteration: int | None = None) -> NDArray[np.float32]:
+        """The scores after an iteration, by default the last."""
         if iteration is None:
             return np.asarray(self.values[-1])
+        given = Parameter("iteration", iteration)
         if not self.has_iterations:
-            raise BadOption(f"--iteration {iteration}: {self.name} has no iterations. Leave the option out.")
-        if iteration not in self.planes:
-            kept = ", ".join(map(str, self.planes))
-            raise BadOption(f"--iteration {iteration}: {self.name} has the iterations {kept}. Choose one of them.")
-        return np.asarray(self.values[self.planes.index(iteration)])
+            raise BadOption(given, f": {self.name} has no iterations. Leave it out.")
+        if iteration not in self.iterations:
+            stored = ", ".join(map(str, self.iterations))
+            raise BadOption(given, f": {self.name} has the iterations {stored}. Choose one of them.")
+        return np.asarray(self.values[self.iterations.index(iteration)])
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What the test points are: (tests, labels a point), UNLABELLED where there is none.
+    """The true classes of the test points, (test points, labels per point), UNLABELLED for none.
 
-    `own` are indices into the classes of the test points, and `columns` leads from these to columns of the scores. `labels` are
-    those columns that are `seeded`: of a class without seeds nothing can be learned, so its points can only be missed.
+    `own` are indices into `classes`, those of the test points; `columns` translates them to columns of the scores. `labels` are
+    these columns, without classes that are not `seeded`: nothing can be learned about them, so their points count as misses.
     """
 
     own: NDArray[np.int64]
@@ -88,9 +99,9 @@ class Truth:
 
     @classmethod
     def of(cls, labels: NDArray[Any], classes: Classes, columns: NDArray[np.int64], seeded: NDArray[np.bool_]) -> Truth:
-        """From labels as stored, their classes, for each of these its column, and for each column whether it has seeds."""
+        """From stored labels, their classes, the column of each class, and whether each column has seeds."""
         own = labels.reshape(len(labels), -1).astype(np.int64)
-        # Behind each table stands an entry for what is not in it, which is where the index -1 leads.
+        # The entry appended to each table is the one that index -1 finds.
         possible = np.where(np.append(seeded, False)[columns], columns, UNLABELLED)
         return cls(own, np.append(possible, UNLABELLED)[own], classes, columns, seeded)
 
@@ -100,30 +111,68 @@ class Truth:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Which points have a class that has seeds."""
+        """Points with a class that has seeds."""
         return np.asarray((self.labels != UNLABELLED).any(axis=1))
 
 
+def full_name(name: str) -> str:
+    """The name of scores with its namespace."""
+    return name if "/" in name else f"scores/{name}"
+
+
 def open_scores(store: Store, name: str) -> Scores:
-    """Scores that are still what their inputs would give."""
-    artifact = store.open_artifact(name if "/" in name else f"scores/{name}")
-    found = stale_artifacts(store, artifact)
-    if found:
-        commands = "; then ".join(dict.fromkeys(entry.command for entry in found))
-        raise Stale(
-            f"{artifact.name}: {found[0].changed} has changed since {found[0].artifact} was made from it. Run again: {commands}"
-        )
+    """Current scores; stale ones are refused."""
+    artifact = store.open_artifact(full_name(name))
+    require_current(store, artifact)
     return Scores.of(artifact)
+
+
+def missing_scores(store: Store, where: str, *last: Part, needs_graph: bool = True) -> Missing:
+    """The error for scores of test points that do not exist: the one cause, and all steps to them in their order.
+
+    `last` are the steps that compute the scores, with or without a graph.
+    """
+    cause, steps = _before_scoring(store) if needs_graph else _before_scoring_without_graph(store)
+    parts: list[Part] = [f"{where}: {cause}. Run: "]
+    for number, step in enumerate([*steps, *last]):
+        parts += ["; then ", step] if number else [step]
+    return Missing(*parts)
+
+
+_NOT_IMPORTED = "no test points were imported, so there are no scores of any"
+_NOT_SCORED = "there are no scores of the test points yet"
+_IMPORT_TEST_POINTS = call("add", FILE, labels=FILE, role="test")
+
+
+def _before_scoring_without_graph(store: Store) -> tuple[str, list[Part]]:
+    return (_NOT_SCORED, []) if store.id(TEST) is not None else (_NOT_IMPORTED, [_IMPORT_TEST_POINTS])
+
+
+def _before_scoring(store: Store) -> tuple[str, list[Part]]:
+    """Why a diffusion cannot have scored test points, and the steps after which it can."""
+    graph = store.open_artifact(GRAPH) if store.id(GRAPH) is not None else None
+    if graph is None:
+        cause, steps = _before_scoring_without_graph(store)
+        return cause, [*steps, call("build_graph")]
+    imported = "source" in graph.manifest.inputs
+    again: Part = call("import_graph", FILE) if imported else graph.run["command"]
+    if store.id(TEST) is None:
+        return _NOT_IMPORTED, [_IMPORT_TEST_POINTS, again]
+    if imported and not graph.manifest.facts["test"]:
+        return f"{GRAPH} was imported without the test points, which would be its last nodes, so they have no scores", [again]
+    if not imported and (store.id(_TEST_LISTS) is None or stale_artifacts(store, store.open_artifact(_TEST_LISTS))):
+        return "the test points were imported after the graph was built, so they have no scores", [again]
+    return _NOT_SCORED, []
 
 
 def open_truth(store: Store, scores: Scores) -> Truth | None:
     """The labels of the test points, in columns of the scores; None where the test points have no labels."""
     if store.id(TEST) is None:
-        raise Missing(f"{store.path}: there are no test points. Run first: mmdiff import FILE --labels FILE --role test")
+        raise missing_scores(store, scores.name, scores.artifact.run["command"])
     test = store.open_artifact(TEST)
     if test.spec("vectors").shape[0] != scores.tests:
         raise CountMismatch(
-            f"{scores.name}: scores of {scores.tests:,} test points, but {TEST} has {test.spec('vectors').shape[0]:,}. "
+            f"{scores.name}: {scores.tests:,} test points, but {TEST} has {test.spec('vectors').shape[0]:,}. "
             f"{scores.artifact.remedy}"
         )
     if "labels" not in test:
@@ -132,12 +181,12 @@ def open_truth(store: Store, scores: Scores) -> Truth | None:
     try:
         columns = classes.columns_in(scores.classes)
     except BadLabels as error:
-        raise BadLabels(f"{TEST}: {error}") from None
+        raise BadLabels(f"{TEST}: ", *error.parts) from None
     return Truth.of(test.array("labels"), classes, columns, _seeded(store, scores))
 
 
 def _seeded(store: Store, scores: Scores) -> NDArray[np.bool_]:
-    """Which columns have seeds. Class names may name classes that have none; labels from a file are of classes that occur."""
+    """The columns that have seeds. Class names may include classes without any; classes of a file of labels all occur."""
     if not _made_from_seeds(store, scores.artifact):
         return np.ones(len(scores.classes), bool)
     seeds = store.open_artifact(SEEDS)
@@ -148,14 +197,14 @@ def _seeded(store: Store, scores: Scores) -> NDArray[np.bool_]:
 
 
 def _made_from_seeds(store: Store, artifact: Artifact) -> bool:
-    """Whether scores, or those that they were fused from, were made from the labels of the seeds."""
+    """Whether scores, or the scores that they were fused from, used the labels of the seeds."""
     names = [entry["artifact"] for entry in artifact.manifest.inputs.values() if "artifact" in entry]
     fused = [name for name in names if name.startswith("scores/")]
     return SEEDS in names or any(_made_from_seeds(store, store.open_artifact(name)) for name in fused)
 
 
 def test_points_of(store: Store, artifact: Artifact) -> str | None:
-    """The test points that scores are of, by the object that they were made from, at first or at second hand."""
+    """The id of the test points that scores were computed for, directly or through other artifacts."""
     entries = [entry for entry in artifact.manifest.inputs.values() if "artifact" in entry]
     for entry in entries:
         if entry["artifact"] == TEST:
@@ -164,11 +213,12 @@ def test_points_of(store: Store, artifact: Artifact) -> str | None:
     return next((identity for identity in found if identity is not None), None)
 
 
-# Statistics of values are taken on this many rows, spread evenly: enough for every digit that is shown.
+# Rows that statistics are taken on, evenly spread: enough for every digit shown.
 _SAMPLE_ROWS = 1 << 16
 
 
 def what_scores(artifact: Artifact) -> str:
+    """One line for `inspect`."""
     facts, method = artifact.manifest.facts, artifact.manifest.parameters["method"]
     parts = [method]
     if "scores" in artifact:
@@ -183,12 +233,12 @@ def what_scores(artifact: Artifact) -> str:
 
 
 def score_statistics(artifact: Artifact) -> Json:
-    """Of the last iteration: how sure the method is, and of which classes it finds most and fewest."""
+    """Statistics of the last iteration for `inspect`: margins, and how often classes are predicted."""
     if "scores" not in artifact or 0 in artifact.spec("scores").shape:
         return {}
-    plane = artifact.array("scores")[-1]
+    last = artifact.array("scores")[-1]
     classes = Classes.of(artifact)
-    best, margins = predictions(plane[:: -(-len(plane) // _SAMPLE_ROWS)])
+    best, margins = predictions(last[:: -(-len(last) // _SAMPLE_ROWS)])
     found: Json = {"undecided": round(float((best == UNLABELLED).mean()), 6)}
     finite = margins[np.isfinite(margins)]
     if len(finite):

@@ -1,11 +1,10 @@
-"""Which classes are novel: `--novel` names a file with one class a line, or lists them with commas between them.
+"""`mmdiff evaluate`: the accuracy of scores among the best k, for all scores of a store or for some (paper, section 4.1).
 
-A class goes by its number or its name, in the table of the seeds or in that of the test points.
+Stale scores are refused. Points without labels are left out. Points of a class without seeds count as misses: no method could
+find them, and leaving them out would flatter all methods.
 
-`mmdiff evaluate`: how often the test points' classes are among the best k, for all scores of a store or for some.
-
-Scores that no longer follow from what is in the store are refused, points without labels are left out, and points of a class
-that no seed has count as misses: nothing is left out that a method could not have got right.
+Novel classes are given as a file with one class per line, or as a list. A class is a number or a name, as the seeds or the test
+points have it.
 """
 
 from __future__ import annotations
@@ -18,42 +17,57 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.evaluation.metrics import accuracies, by_class, margins, novel_ranks, predictions, ranks_by_label, worst_classes
-from mmdiff.evaluation.scores import TEST, Scores, Truth, open_scores, open_truth
-from mmdiff.formats.errors import BadLabels, BadOption, Missing, Stale, UnreadableSource
+from mmdiff.evaluation.metrics import (
+    accuracies,
+    by_class,
+    checked_top,
+    margins,
+    novel_ranks,
+    predictions,
+    ranks_by_label,
+    worst_classes,
+)
+from mmdiff.evaluation.scores import TEST, Scores, Truth, full_name, missing_scores, open_scores, open_truth
+from mmdiff.formats.errors import FILE, BadLabels, BadOption, Parameter, Stale, UnreadableSource, call
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.labels.classes import UNLABELLED, Classes
 from mmdiff.runtime.progress import Progress, silent
 
+Place = tuple[str | Parameter, ...]
+"""Where a user's class was written, as the beginning of a message."""
 
-def read_classes(text: str) -> list[tuple[str, str]]:
-    """What the user wrote for each class, and where it stands."""
-    path = Path(text)
+
+def read_classes(text: str) -> list[tuple[str, Place]]:
+    """The classes that the user lists, each with its place."""
+    path, given = Path(text), Parameter("novel", text)
     if path.is_file():
         try:
             lines = path.read_text().splitlines()
         except UnicodeDecodeError:
-            raise UnreadableSource(f"--novel {text}: not a text file. Write one class number or name a line.") from None
-        found = [(line.strip(), f"{text}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+            raise UnreadableSource(given, ": not a text file. Write one class number or name per line.") from None
+        found: list[tuple[str, Place]] = [
+            (line.strip(), (f"{text}, line {number}",)) for number, line in enumerate(lines, 1) if line.strip()
+        ]
     elif path.suffix == ".txt" or path.is_dir() or "/" in text:
-        raise BadOption(f"--novel {text}: no such file. Name a file with one class a line, or list classes: 3,17,21.")
+        raise BadOption(given, ": no such file. Name a file with one class per line, or list classes: 3,17,21.")
     else:
-        found = [(part.strip(), f"--novel {text}") for part in text.split(",") if part.strip()]
+        found = [(part.strip(), (given,)) for part in text.split(",") if part.strip()]
     if not found:
-        raise BadOption(f"--novel {text}: no classes in it. Write one class number or name a line.")
+        raise BadOption(given, ": no classes in it. Write one class number or name per line.")
     return found
 
 
-def find_classes(wanted: Sequence[tuple[str, str]], tables: Sequence[Classes]) -> list[NDArray[np.bool_]]:
-    """For each table which of its classes are meant; every class must be in one of them."""
+def find_classes(wanted: Sequence[tuple[str, Place]], tables: Sequence[Classes]) -> list[NDArray[np.bool_]]:
+    """A mask for each table of its classes that are wanted; every wanted class must be in one of the tables."""
     found = [np.zeros(len(table), bool) for table in tables]
     for word, where in wanted:
         places = [table.find(word) for table in tables]
         if all(place is None for place in places):
             raise BadLabels(
-                f"{where}: class {word!r} is neither among those of the seeds nor among those of the test points. "
-                "Use class numbers or names as they were imported, or a file with one a line."
+                *where,
+                f": class {word!r} is neither among those of the seeds nor among those of the test points. "
+                "Use class numbers or names as they were imported, or a file with one per line.",
             )
         for marks, place in zip(found, places, strict=True):
             if place is not None:
@@ -62,12 +76,11 @@ def find_classes(wanted: Sequence[tuple[str, str]], tables: Sequence[Classes]) -
 
 
 WORST = 5
-SEED = 0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. Without names, all scores that speak of test points."""
+    """Parameters of an evaluation. Without names, all scores of test points are evaluated."""
 
     names: Sequence[str] = ()
     tops: Sequence[int] = (1, 5)
@@ -76,31 +89,31 @@ class Request:
 
 
 def evaluate(store: Store, request: Request, progress: Progress = silent) -> Json:
-    """The whole report, as plain values."""
-    tops = _checked_tops(request.tops)
+    """The evaluations of scores as plain values, under `scores`, and notes on them."""
+    tops = checked_top(request.tops)
     wanted = None if request.novel is None else read_classes(request.novel)
     opened, left_out = _open(store, request)
-    evaluations = [_evaluation(store, scores, wanted, tops) for scores in opened]
-    with progress("evaluating", sum(len(scores.planes) for scores in opened), "planes") as advance:
-        reports = [evaluation.report(request.per_class, advance) for evaluation in evaluations]
-    notes = dict.fromkeys(note for report in reports for note in _notes(report, tops))
-    return {"scores": reports, "notes": [*notes, *left_out]}
+    prepared = [_prepared(store, scores, wanted, tops) for scores in opened]
+    with progress("evaluating", sum(len(scores.iterations) for scores in opened), "iterations") as advance:
+        evaluations = [one.evaluate(request.per_class, advance) for one in prepared]
+    notes = dict.fromkeys(note for evaluation in evaluations for note in _notes(evaluation, tops))
+    return {"scores": evaluations, "notes": [*notes, *left_out]}
 
 
-def _evaluation(store: Store, scores: Scores, wanted: Sequence[tuple[str, str]] | None, tops: list[int]) -> _Evaluation:
+def _prepared(store: Store, scores: Scores, wanted: Sequence[tuple[str, Place]] | None, tops: list[int]) -> _Evaluation:
     truth = _truth(store, scores)
     points = _points(truth, scores.classes)
     if wanted is None:
         return _Evaluation(scores, truth, tops, points)
     columns, own = find_classes(wanted, (scores.classes, truth.classes))
-    # Behind the classes stands one for points without a label, which is where the index -1 leads.
+    # The entry appended to the classes is the one that index -1, no label, finds.
     novel = np.append(own, False)[truth.own]
     return _Evaluation(scores, truth, tops, points | {"novel": _novel(novel, columns, own, truth)}, novel)
 
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """One artifact of scores. `novel` says of each label of each point whether it is novel."""
+    """The evaluation of one artifact of scores. `novel` marks the labels that are of novel classes."""
 
     scores: Scores
     truth: Truth
@@ -108,22 +121,22 @@ class _Evaluation:
     points: Json
     novel: NDArray[np.bool_] | None = None
 
-    def report(self, per_class: bool, advance: Any) -> Json:
-        planes: list[Json] = []
+    def evaluate(self, per_class: bool, advance: Any) -> Json:
+        iterations: list[Json] = []
         ranks = np.empty((0, 0), np.int32)
-        for iteration, plane in zip(self.scores.planes, self.scores.values, strict=True):
-            ranks = ranks_by_label(plane, self.truth.labels)
-            planes.append({"iteration": iteration if self.scores.has_iterations else None, **self.figures(ranks)})
+        for iteration, scores in zip(self.scores.iterations, self.scores.values, strict=True):
+            ranks = ranks_by_label(scores, self.truth.labels)
+            iterations.append({"iteration": iteration if self.scores.has_iterations else None, **self.accuracies(ranks)})
             advance(1)
         labelled = self.truth.labelled
-        predicted, margin = predictions(self.scores.plane())
+        predicted, margin = predictions(self.scores.after())
         right = (self.truth.labels == predicted[:, None]).any(axis=1) & (predicted != UNLABELLED)
         found: Json = {
             "artifact": self.scores.name,
             "object": self.scores.artifact.id,
             "method": self.scores.method,
             "test": self.points,
-            "planes": planes,
+            "iterations": iterations,
             "undecided": int((predicted[labelled] == UNLABELLED).sum()),
             "margin": margins(margin[labelled], right[labelled]),
             "worst": [self._named(entry) for entry in self._worst(predicted)],
@@ -135,22 +148,22 @@ class _Evaluation:
             found["per_class"] = self._per_class(ranks)
         return found
 
-    def figures(self, ranks: NDArray[np.int32]) -> Json:
-        """The accuracies of one plane, from the ranks of all labels."""
+    def accuracies(self, ranks: NDArray[np.int32]) -> Json:
+        """The accuracies of one iteration, from the ranks of all labels."""
         groups = {"all": ranks.min(axis=1)[self.truth.labelled]}
         if self.novel is not None:
             groups["novel"] = novel_ranks(ranks, self.novel)
         found: Json = {}
-        for group, theirs in groups.items():
-            figures = accuracies(theirs, self.tops, SEED)
-            found[group] = None if figures is None else {top: figure.to_json() for top, figure in figures.items()}
+        for group, of_group in groups.items():
+            by_top = accuracies(of_group, self.tops)
+            found[group] = None if by_top is None else {top: accuracy.to_json() for top, accuracy in by_top.items()}
         return found
 
     def _worst(self, predicted: NDArray[np.int64]) -> list[Json]:
         return worst_classes(predicted, self.truth.labels, len(self.scores.classes), WORST)
 
     def _named(self, entry: Json) -> Json:
-        """Classes by what they are called."""
+        """An entry with the names of its classes instead of their columns."""
         title = self.scores.classes.title
         taken = [
             mistake | {"class": None if mistake["class"] is None else title(mistake["class"])} for mistake in entry["taken_for"]
@@ -158,7 +171,7 @@ class _Evaluation:
         return entry | {"class": title(entry["class"]), "taken_for": taken}
 
     def _per_class(self, ranks: NDArray[np.int32]) -> list[Json]:
-        """Every class of the scores, then those that only test points have; accuracies are None where there are no points."""
+        """All classes of the scores, then those of test points only; accuracies are None for classes without test points."""
         classes, truth = self.scores.classes, self.truth
         _, shares = by_class(ranks, truth.labels, len(classes), self.tops)
         counts = np.bincount(truth.own[truth.own != UNLABELLED], minlength=len(truth.classes))
@@ -179,14 +192,14 @@ def _number(classes: Classes, index: int) -> int | None:
 
 
 def _open(store: Store, request: Request) -> tuple[list[Scores], list[str]]:
-    """The scores that are named, else all that can be evaluated, and what there is to say of those that cannot."""
-    names = list(dict.fromkeys(name if "/" in name else f"scores/{name}" for name in request.names))
+    """The scores that are named, else all that can be evaluated, with notes on those that cannot."""
+    names = list(dict.fromkeys(full_name(name) for name in request.names))
     if names:
         return [open_scores(store, name) for name in names], []
-    # Scores of nodes only, made before there were test points, are not asked about.
+    # Scores of nodes only, made before there were test points, are passed over.
     candidates = [name for name in store.names() if name.startswith("scores/") and "scores" in store.open_artifact(name)]
     if not candidates:
-        raise Missing(f"{store.path}: there are no scores of test points. Run first: mmdiff diffuse, or mmdiff logreg")
+        raise missing_scores(store, str(store.path), call("diffuse"))
     opened, left_out, stale = [], [], None
     for name in candidates:
         try:
@@ -202,19 +215,15 @@ def _open(store: Store, request: Request) -> tuple[list[Scores], list[str]]:
 def _truth(store: Store, scores: Scores) -> Truth:
     truth = open_truth(store, scores)
     if truth is None or not truth.labelled.any():
-        raise BadLabels(f"{TEST}: no test point has a label to compare with. Import them again with --labels FILE.")
+        raise BadLabels(
+            f"{TEST}: no test point has a label to compare with. Import them again with labels: ",
+            call("add", FILE, labels=FILE, role="test"),
+        )
     return truth
 
 
-def _checked_tops(tops: Sequence[int]) -> list[int]:
-    for k in tops:
-        if k < 1:
-            raise BadOption(f"--top {k}: at least 1 is needed. The paper reports --top 5.")
-    return sorted(set(tops))
-
-
 def _points(truth: Truth, classes: Classes) -> Json:
-    """How many test points there are, and which of them say what."""
+    """Counts of test points and classes."""
     labelled = truth.labelled
     present = truth.columns[np.unique(truth.own[truth.own != UNLABELLED])]
     return {
@@ -229,7 +238,7 @@ def _points(truth: Truth, classes: Classes) -> Json:
 
 
 def _novel(novel: NDArray[np.bool_], columns: NDArray[np.bool_], own: NDArray[np.bool_], truth: Truth) -> Json:
-    """What the novel classes come to, those of the scores and those that only test points have."""
+    """Counts of novel classes and their test points."""
     only_in_test = int((own & (truth.columns == UNLABELLED)).sum())
     classes = int(columns.sum()) + only_in_test
     return {
@@ -240,8 +249,8 @@ def _novel(novel: NDArray[np.bool_], columns: NDArray[np.bool_], own: NDArray[np
     }
 
 
-def _notes(report: Json, tops: Sequence[int]) -> list[str]:
-    points, notes = report["test"], []
+def _notes(evaluation: Json, tops: Sequence[int]) -> list[str]:
+    points, notes = evaluation["test"], []
     if points["unlabelled"]:
         notes.append(f"{points['unlabelled']:,} of {points['points']:,} test points have no label and are left out.")
     if points["of_classes_without_seeds"]:
@@ -253,7 +262,9 @@ def _notes(report: Json, tops: Sequence[int]) -> list[str]:
         notes.append(f"{points['classes_without_test_points']:,} of {points['classes']:,} classes have no test points.")
     if "novel" in points and not points["novel"]["points"]:
         notes.append("no test point is of a novel class, so there is no accuracy on them.")
-    notes += [f"--top {k} says little: there are only {points['classes']} classes." for k in tops if k >= points["classes"]]
-    if report.get("weight_chosen_on"):
-        notes.append(f"{report['artifact']}: its weight was chosen on these very test points, so its accuracy flatters it.")
+    notes += [f"top {k} says little: there are only {points['classes']} classes." for k in tops if k >= points["classes"]]
+    if evaluation.get("weight_chosen_on"):
+        notes.append(
+            f"{evaluation['artifact']}: its weight was chosen on these test points, so its accuracy is optimistically biased."
+        )
     return notes

@@ -1,1 +1,1 @@
-"""`mmdiff explain`: the path on which a label came to a test point (paper, "Qualitative results")."""
+"""`mmdiff explain`: the paths on which labels reach a test point (paper, "Qualitative results")."""

@@ -1,8 +1,7 @@
-"""What users call the nodes of a graph and the test points: the ids that they imported, and the role of each.
+"""Nodes and test points by the user's ids and roles, and the images behind these ids.
 
-The images behind ids: a folder with a file for each id, or a template in which `{id}` (and `{role}`) stand for them.
-
-What cannot be found or read is None, for a placeholder: one broken image must not cost the user the rest.
+Images are given as a folder with a file for each id, or as a template in which `{id}` (and `{role}`) are replaced. An image
+that cannot be found or read is None and gets a placeholder: a broken image must not end a report.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.extras import load
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Store
@@ -29,7 +28,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Name:
-    """A row of one of the roles, as its user knows it."""
+    """A row of a role, by the user's id."""
 
     role: str
     id: int | str
@@ -39,7 +38,7 @@ class Name:
 
 
 class Nodes:
-    """The nodes of the graph of a store: background, seeds, test points if they are nodes. Rows without ids go by number."""
+    """The nodes of a store's graph: background, seeds, and test points if they are nodes. Rows without ids have numbers."""
 
     def __init__(self, store: Store, order: NDArray[np.uint32] | None) -> None:
         facts = store.open_artifact(GRAPH).manifest.facts
@@ -59,7 +58,7 @@ class Nodes:
 
 
 def role_ids(store: Store, role: str, count: int) -> Ids | range:
-    """The ids of a role; those of an imported graph may have no descriptors, and then no ids either."""
+    """The ids of a role; row numbers where an imported graph has no descriptors."""
     name = f"descriptors/{role}"
     return range(count) if store.id(name) is None else ids_of(store.open_artifact(name))
 
@@ -70,12 +69,12 @@ def plain(ids: Ids | range, row: int) -> int | str:
 
 
 def find_row(ids: Ids | range, wanted: str) -> int:
-    """The row of the test point that has this id."""
+    """The row of the test point with this id."""
     rows = _rows(ids, wanted)
     if len(rows):
         return int(rows[0])
     known = ", ".join(str(plain(ids, row)) for row in range(min(_SHOWN, len(ids))))
-    raise BadOption(f"--test {wanted}: no test point has this id. There are {len(ids):,}: {known}, ...")
+    raise BadOption(Parameter("test", wanted), f": no test point has this id. There are {len(ids):,}: {known}, ...")
 
 
 def _rows(ids: Ids | range, wanted: str) -> NDArray[np.int64]:
@@ -101,7 +100,7 @@ _QUALITY = 82
 
 @dataclass(frozen=True)
 class Images:
-    """Where the images are: `template` has `{id}` in it. Those of a URL are left where they are, files are embedded."""
+    """The places of images, as templates with `{id}`. Images of a URL are linked, files are embedded."""
 
     template: str
     is_url: bool
@@ -109,23 +108,24 @@ class Images:
 
     @classmethod
     def of(cls, given: str) -> Images:
-        """From what the user wrote."""
+        """From a folder, or a template with `{id}`."""
+        named = Parameter("images", given)
         is_url = urlsplit(given).scheme in ("http", "https")
         if "{id}" in given:
             return cls(given, is_url)
         if is_url:
-            raise BadOption(f"--images {given}: no {{id}} in it, so all images would be one. Write it where the id stands.")
+            raise BadOption(named, ": no {id} in it, so all images would be the same. Write {id} in place of the id.")
         if not Path(given).is_dir():
-            raise BadOption(f"--images {given}: no such folder. Name one with a file for each id, or a template with {{id}}.")
+            raise BadOption(named, ": no such folder. Name one with a file for each id, or a template with {id}.")
         return cls(f"{given}/{{role}}/{{id}}\0{given}/{{id}}", False, ENDINGS)
 
     @property
     def host(self) -> str | None:
-        """Where the images of a URL come from."""
+        """The host that images are loaded from; None for files."""
         return urlsplit(self.template).netloc if self.is_url else None
 
     def find(self, name: Name) -> str | None:
-        """The URL or the file of an image; None where there is no file."""
+        """The URL or file of an image; None where there is no file."""
         if self.is_url:
             return self.template.replace("{role}", name.role).replace("{id}", quote(str(name.id), safe=""))
         if not _stays_inside(str(name.id)):
@@ -138,13 +138,13 @@ class Images:
         return None
 
     def thumbnail(self, name: Name) -> str | None:
-        """What an <img> can show: the URL, or a small copy of the file as a data URI."""
+        """The source of an <img>: the URL, or a small copy of the file as a data URI."""
         found = self.find(name)
         return found if found is None or self.is_url else _embedded(Path(found))
 
 
 def _stays_inside(identity: str) -> bool:
-    """An id may name a file in a folder further down, but none elsewhere."""
+    """Whether an id names a file below the folder."""
     path = PurePosixPath(identity)
     return "\0" not in identity and not path.is_absolute() and ".." not in path.parts
 
@@ -158,7 +158,7 @@ def _embedded(file: Path) -> str | None:
             small.thumbnail((SIDE, SIDE))
             stream = BytesIO()
             small.save(stream, "JPEG", quality=_QUALITY)
-    # Whatever is wrong with a picture (Pillow raises many kinds of errors for it), it is only a picture.
+    # Pillow raises many kinds of errors for a broken image, which gets a placeholder.
     except (OSError, ValueError, SyntaxError, MemoryError, image_module.DecompressionBombError):
         return None
     return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode()

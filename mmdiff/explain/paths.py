@@ -1,9 +1,9 @@
-"""Back-tracking: where the score of a test point comes from, one node an iteration (paper, "Qualitative results").
+"""Back-tracking: the path of largest terms that a score comes from, one node per iteration (paper, "Qualitative results").
 
-A score is a sum over the nodes of a point's list; an entry of S_t is a sum over the neighbours of its row, of W times S_{t-1},
-and, of a seed, a share of its own label. From the point back to iteration 0 the largest term is followed. The operators (eta,
-Gamma) multiply or raise whole entries: they come between S_t and the sum that it is made of, and leave the shares in it alone.
-S is taken as the diffusion iterates it, in units of sqrt_degrees where the graph is symmetric, in which the product is W's.
+A score is a sum over the nodes of a test point's list. An entry of S_t is a sum over the neighbours of its row, of W times
+S_{t-1}, plus a share of the node's own label if it is a seed. From the test point back to iteration 0 the largest term is
+followed. The operators (eta, Gamma) scale or raise whole entries, so they leave the shares within a sum alone. S is in
+sqrt-degree units where the graph is symmetric, as the diffusion iterates it; in these units the product is that of W.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mmdiff.diffusion.engine.states import SomeRows, sqrt_degrees_of
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import COLUMN, NONE
 
-# Of S after every iteration so much is kept at a time; at least one class.
+# Memory for S after every iteration, in batches of at least one class.
 STATE_BYTES = 1 << 30
 COUPLED_WIDTH = 96
 
 
 @dataclass(frozen=True)
 class Question:
-    """How a class came to a test point."""
+    """A class whose path to a test point is wanted."""
 
     point: int
     column: int
@@ -38,7 +38,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Step:
-    """A node after an iteration, and its part in the entry (or the score) that the next step is about."""
+    """A node after an iteration, and its share of the entry (or the score) that the next step follows."""
 
     node: int
     iteration: int
@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Path:
-    """From a seed to a node of the point's list. `own` is the part of the seed's label in the entry that the path begins in."""
+    """Steps from a seed to a node of the point's list. `own` is the share of the seed's own label in its first entry."""
 
     steps: tuple[Step, ...]
     own: float
@@ -55,7 +55,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Spreading:
-    """A diffusion that was run, as far as its paths need it. Columns are those of `seeds`."""
+    """The inputs of a diffusion whose paths are wanted. Columns are those of `seeds`."""
 
     graph: CsrGraph
     seeds: Seeds
@@ -66,7 +66,7 @@ class Spreading:
 
 
 def find_paths(spreading: Spreading, questions: Sequence[Question]) -> dict[Question, Path | None]:
-    """The path of each question; None where no label of the class reaches the point."""
+    """The path for each question; None where no label of the class reaches the point."""
     points = np.unique([question.point for question in questions])
     wanted = np.unique([question.column for question in questions])
     found: dict[Question, Path | None] = {}
@@ -91,7 +91,7 @@ def find_paths(spreading: Spreading, questions: Sequence[Question]) -> dict[Ques
 def _diffusion(
     spreading: Spreading, stream: Stream, neighbors: NDArray[np.uint32], wanted: NDArray[np.int64]
 ) -> tuple[Diffusion, NDArray[np.int64]]:
-    """The diffusion of the wanted columns, and what they are; where the classes are coupled, of all."""
+    """The diffusion of the wanted columns, or of all where classes are coupled, and the columns that it has."""
     seeds, prior, variant = spreading.seeds, spreading.prior, spreading.variant
     nodes, iterations = spreading.graph.nodes, spreading.iterations
     column_bytes = 4 * nodes * (iterations + 1)
@@ -99,9 +99,11 @@ def _diffusion(
         taken = 8 * nodes * seeds.classes + column_bytes * len(wanted)
         if taken > 4 * STATE_BYTES:
             raise BadOption(
-                f"--eta {variant.eta} couples the classes: to trace one, all {seeds.classes:,} are computed, in "
-                f"{taken / 2**30:.1f} GiB of memory where {4 * STATE_BYTES / 2**30:.0f} are allowed. "
-                "Explain a diffusion with --eta column instead."
+                Parameter("eta", variant.eta),
+                f" couples the classes: to trace one, all {seeds.classes:,} are computed, in {taken / 2**30:.1f} GiB of "
+                f"memory where {4 * STATE_BYTES / 2**30:.0f} are allowed. Explain a diffusion with ",
+                Parameter("eta", "column"),
+                " instead.",
             )
         columns, width = np.arange(seeds.classes), min(COUPLED_WIDTH, seeds.classes)
     else:
@@ -111,7 +113,7 @@ def _diffusion(
 
 
 def _values(report: Report, nodes: int) -> NDArray[np.float32]:
-    """A batch of S, in rows that nobody needs anything."""
+    """A batch of S as a dense array; rows that were not computed are zero."""
     state = report.state
     if not isinstance(state, SomeRows):
         return state.block(0, nodes)
@@ -121,7 +123,7 @@ def _values(report: Report, nodes: int) -> NDArray[np.float32]:
 
 
 class _Tracer:
-    """Follows one class back from iteration T to 0. `rows` are the factors that a point's list sees the rows of S with."""
+    """Follows one class back from iteration T to 0. `rows` are the factors of the rows of S in the sum of a point's list."""
 
     def __init__(
         self, spreading: Spreading, column: int, states: Sequence[NDArray[np.float32]], rows: NDArray[np.float32] | None
@@ -151,7 +153,7 @@ class _Tracer:
         return Path(tuple(reversed(steps)), 1.0)
 
     def _before(self, step: Step) -> tuple[Step | None, float]:
-        """The largest term of an entry of S; where that is the node's own label, None and its share."""
+        """The largest term of an entry of S; None and the share of the own label, where that is the largest."""
         node = step.node
         if self.variant.reset_seeds and _holds(self.all_seeds, node):
             return None, 1.0
@@ -161,7 +163,7 @@ class _Tracer:
         terms = self.alpha * weights * self.states[step.iteration - 1][columns]
         own = (1 - self.alpha) * self.labels.get(node, 0.0)
         total = float(terms.sum()) + own
-        # A seed without edges has no terms, only its label.
+        # A seed without edges has its label only.
         if own > terms.max(initial=0.0):
             return None, own / total
         best = int(terms.argmax())

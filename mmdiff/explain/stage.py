@@ -1,4 +1,7 @@
-"""`mmdiff explain`: the paths on which labels came to a test point, of its true class and of the one it is taken for."""
+"""`mmdiff explain`: the paths on which labels reach a test point (paper, "Qualitative results").
+
+All ids and roles are the user's; nodes of the graph are translated by `Nodes`.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from mmdiff.diffusion.problem import Problem, read_problem
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.evaluation.metrics import predictions, ranks_by_label
-from mmdiff.evaluation.scores import Scores, Truth, open_scores, open_truth
+from mmdiff.evaluation.scores import Scores, Truth, full_name, missing_scores, open_scores, open_truth
 from mmdiff.explain.nodes import Images, Name, Nodes, find_row, plain, role_ids
 from mmdiff.explain.paths import Path, Question, Spreading, find_paths
-from mmdiff.formats.errors import BadLabels, BadOption, Missing, Parameter, Stale
+from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter, Stale, call
 from mmdiff.formats.store.fingerprint import fingerprint
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
@@ -28,7 +31,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. Without a class, the true and the predicted one. `labels` is what the diffusion was given."""
+    """Parameters of an explanation. Without `chosen`, the true and the predicted class. `labels` is the diffusion's file."""
 
     test: str
     chosen: str | None = None
@@ -38,7 +41,7 @@ class Request:
 
 
 def explain(store: Store, request: Request) -> Json:
-    """One test point, as plain values."""
+    """The explanation of one test point as plain values."""
     images = None if request.images is None else Images.of(request.images)
     explainer = Explainer(store, request.scores, request.labels)
     row = find_row(explainer.ids, request.test)
@@ -50,13 +53,13 @@ def explain(store: Store, request: Request) -> Json:
 
 
 def add_images(found: Json, images: Images) -> None:
-    """To each node of each path the file or URL of its image, None where there is none."""
+    """Adds to the test point and to each step the file or URL of its image, None where there is none."""
     for step in [found["test"], *(step for path in found["paths"] for step in path["steps"])]:
         step["image"] = images.find(Name(step["role"], step["id"]))
 
 
 class Explainer:
-    """A diffusion of a store, whose paths can be found."""
+    """Finds the paths of a diffusion of a store."""
 
     def __init__(self, store: Store, name: str, labels: str | None = None) -> None:
         self.scores = _diffusion_scores(store, name)
@@ -75,14 +78,14 @@ class Explainer:
         classes = len(self.scores.classes)
         prior = np.array(parameters["prior"]) if "prior" in parameters else np.full(classes, 1 / classes)
         if problem.neighbors is None:
-            raise Missing(f"{store.path}: no test points to explain. Import some with --role test.")
+            raise missing_scores(store, self.scores.name, self.scores.artifact.run["command"])
         self.nodes = Nodes(store, problem.graph.order)
         self.spreading = Spreading(
             problem.graph, _seeds_of(problem, self.scores.classes), self.variant, prior, self.iterations, problem.neighbors
         )
 
     def column(self, wanted: str) -> int:
-        """The column of a class that the user names."""
+        """The column of a class, by its name or number."""
         classes = self.scores.classes
         column = classes.find(wanted)
         if column is not None:
@@ -90,12 +93,12 @@ class Explainer:
         titles = [classes.title(index) for index in range(len(classes))]
         near = get_close_matches(wanted, titles, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"There are {len(titles)}: {', '.join(titles[:_SHOWN])}, ..."
-        raise BadOption(f"--class {wanted}: {self.scores.name} has no such class. {hint}")
+        raise BadOption(Parameter("class_", wanted), f": {self.scores.name} has no such class. {hint}")
 
     def explain(self, rows: Sequence[int], column: int | None = None) -> list[Json]:
-        """For each of some test points what it is, what it is taken for, and the paths of these classes or of a chosen one."""
-        plane = self.scores.plane()[list(rows)]
-        predicted = predictions(plane)[0].tolist()
+        """The true classes, the predicted class and the paths of some test points; with `column`, only that class's paths."""
+        scores = self.scores.after()[list(rows)]
+        predicted = predictions(scores)[0].tolist()
         asked = [[column] if column is not None else self._classes_of(row, p) for row, p in zip(rows, predicted, strict=True)]
         questions = [Question(row, own) for row, columns in zip(rows, asked, strict=True) for own in columns]
         paths = find_paths(self.spreading, questions) if questions else {}
@@ -104,7 +107,7 @@ class Explainer:
                 "iterations": self.iterations,
                 "test": self._point(row, predicted[place]),
                 "paths": [
-                    self._path(row, own, predicted[place], plane[place], paths[Question(row, own)]) for own in asked[place]
+                    self._path(row, own, predicted[place], scores[place], paths[Question(row, own)]) for own in asked[place]
                 ],
                 "notes": self._notes(row, predicted[place]),
             }
@@ -141,17 +144,17 @@ class Explainer:
         if self.no_truth is not None:
             notes.append(self.no_truth)
         elif self.truth is None or not self.truth.labelled[row]:
-            notes.append("the test point has no label, so its true class is not known.")
+            notes.append("the test point has no label, so its true class is unknown.")
         elif not self.truth.known[row]:
             own = ", ".join(titles_of(self.truth, self.scores.classes, row))
-            notes.append(f"no seed is of the point's true class ({own}), so no path leads from there.")
+            notes.append(f"the point's true class ({own}) has no seed, so no path begins there.")
         if predicted == UNLABELLED:
-            notes.append("no class is best alone, so none is predicted.")
+            notes.append("several classes are best, so none is predicted.")
         return notes
 
 
 def titles_of(truth: Truth, classes: Classes, row: int) -> list[str]:
-    """What the true classes of a test point are called: as the seeds call them, where they have them."""
+    """The names of the true classes of a test point, as the seeds have them where they do."""
     pairs = zip(truth.own[row].tolist(), truth.labels[row].tolist(), strict=True)
     return [
         truth.classes.title(own) if column == UNLABELLED else classes.title(column)
@@ -161,18 +164,23 @@ def titles_of(truth: Truth, classes: Classes, row: int) -> list[str]:
 
 
 def _diffusion_scores(store: Store, name: str) -> Scores:
-    full = name if "/" in name else f"scores/{name}"
+    full = full_name(name)
     if store.id(full) is None:
-        known = ", ".join(other for other in store.names() if other.startswith("scores/")) or "none"
-        raise Missing(f"{full}: no such scores in the store {store.path} ({known}). Run first: mmdiff diffuse")
+        present = [other for other in store.names() if other.startswith("scores/")]
+        if present:
+            names = ", ".join(present)
+            raise Missing(f"{full}: no such scores in the store {store.path} ({names}). Run first: ", call("diffuse"))
+        raise missing_scores(store, full, call("diffuse"))
     scores = open_scores(store, full)
     if not scores.has_iterations:
-        raise BadOption(f"--scores {name}: made by {scores.method}, which has no paths. Name the scores of a diffusion.")
+        raise BadOption(
+            Parameter("scores", name), f": made by {scores.method}, which has no paths. Name the scores of a diffusion."
+        )
     return scores
 
 
 def _truth(store: Store, scores: Scores) -> tuple[Truth | None, str | None]:
-    """The labels of the test points, or why they say nothing of these scores: a path needs them not."""
+    """The labels of the test points, or why they do not fit the scores: paths do not need labels."""
     try:
         return open_truth(store, scores), None
     except BadLabels as error:
@@ -180,23 +188,29 @@ def _truth(store: Store, scores: Scores) -> tuple[Truth | None, str | None]:
 
 
 def _problem(store: Store, scores: Scores, labels: str | None) -> Problem:
-    """What the diffusion started from, as it was then."""
+    """The inputs of the diffusion, which must be those that it was run on."""
     given = scores.artifact.manifest.inputs.get("labels")
+    named = Parameter("labels", labels)
     if given is None and labels is not None:
-        raise BadOption(f"--labels {labels}: {scores.name} was made with the labels of the seeds. Leave the option out.")
+        raise BadOption(named, f": {scores.name} was made with the labels of the seeds. Leave it out.")
     if given is not None and labels is None:
-        raise BadOption(f"{scores.name} was made with --labels {given['source']}. Name that file here too: --labels FILE")
+        raise BadOption(
+            f"{scores.name} was made with ",
+            Parameter("labels", given["source"]),
+            ". Name that file here too: ",
+            Parameter("labels", FILE),
+        )
     if labels is not None:
         path = FilePath(labels.partition("::")[0])
         if not path.is_file():
-            raise BadOption(f"--labels {labels}: no such file. Name the one that {scores.name} was made with.")
+            raise BadOption(named, f": no such file. Name the one that {scores.name} was made with.")
         if fingerprint(path.name, [path]) != given:
-            raise Stale(f"--labels {labels}: not what {scores.name} was made with. {scores.artifact.remedy}")
+            raise Stale(named, f": not what {scores.name} was made with. {scores.artifact.remedy}")
     return read_problem(store, labels, None)
 
 
 def _seeds_of(problem: Problem, classes: Classes) -> Seeds:
-    """The seeds of the classes that were spread. A node whose labels are all of other classes was no seed then."""
+    """The seeds of the classes that were diffused. A node whose labels are all of other classes was no seed."""
     if len(classes) == len(problem.classes):
         return problem.seeds
     chosen = problem.seeds.select(classes.columns_in(problem.classes))

@@ -1,13 +1,10 @@
-"""The predictions for the background as a Parquet file with the user's ids: what most users want of a diffusion.
+"""Predictions as tables: of background nodes (`diffuse` with `predict_nodes`), and of test points (export of scores).
 
-Columns: `id`; `label`, the number of the best class, -1 where no label reaches the node; `name`, where classes have names;
-`classes` and `scores`, the best few classes and their scores in L, best first.
+Nodes, as Parquet: `id`; `label`, the number of the best class, -1 where no label reaches the node; `name`, where classes have
+names; `classes` and `scores`, the best few classes and their scores in L, best first.
 
-Scores as a table of predictions, a row for each test point: what people open in a spreadsheet or a notebook.
-
-Columns: `id`, the user's; `label`, what the point is (several with `; ` between them); `predicted`, the best class, empty where
-none is best alone; `score` and `margin`, its score and what it has more than the second; `rank`, that of the true class. Of a
-diffusion it is the last iteration that counts.
+Test points, as Parquet or CSV: `id`; `label`, the true classes, separated by `; `; `predicted`, the best class, empty where
+several are best; `score`, and `margin` over the second class; `rank` of the true class. The last iteration counts.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from mmdiff.evaluation.metrics import NO_RANK, predictions, ranks_of
 from mmdiff.evaluation.scores import TEST, Scores, Truth, open_truth, test_points_of
 from mmdiff.export.tables import arrow, cell, strings_column
 from mmdiff.export.target import check_place, whole_file
-from mmdiff.formats.errors import BadOption, Stale
+from mmdiff.formats.errors import BadOption, Parameter, Stale
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
@@ -38,17 +35,18 @@ BACKGROUND = "descriptors/background"
 
 
 def check_predictions(file: Path, store: Store, problem: Problem) -> None:
-    """Refuses a file that could not be written in the end."""
+    """Refuses a file that cannot be written, before the diffusion runs."""
+    given = Parameter("predict_nodes", str(file))
     if file.suffix.lower() != ".parquet":
-        raise BadOption(f"--predict-nodes {file}: predictions are written to Parquet. Name a file that ends in .parquet.")
+        raise BadOption(given, ": predictions are written to Parquet. Name a file that ends in .parquet.")
     if not problem.background:
-        raise BadOption(f"--predict-nodes {file}: the graph has no background nodes. Leave the option out.")
+        raise BadOption(given, ": the graph has no background nodes. Leave it out.")
     check_place(file, store)
     arrow("writing .parquet")
 
 
 def write_predictions(store: Store, artifact: Artifact, file: Path, progress: Progress) -> Json:
-    """Writes one row for each row of the background, in the user's order; returns how many rows there are, and are reached."""
+    """Writes the predictions of the background in the user's row order; counts the rows, and those that labels reach."""
     pa, parquet = arrow("writing .parquet")
     top, scores, classes = artifact.array("top_classes"), artifact.array("top_scores"), Classes.of(artifact)
     ids: Any = ids_of(store.open_artifact(BACKGROUND)) if store.id(BACKGROUND) is not None else range(len(top))
@@ -91,7 +89,7 @@ _COLUMNS = ("id", "label", "predicted", "score", "margin", "rank")
 
 @dataclass(frozen=True)
 class Row:
-    """One test point; None where there is nothing to say."""
+    """The prediction for a test point; None where there is no value."""
 
     id: int | str
     label: str | None
@@ -125,17 +123,17 @@ def write_predictions_parquet(store: Store, artifact: Artifact, stream: IO[bytes
 def _blocks(store: Store, artifact: Artifact, progress: Progress) -> Iterator[list[Row]]:
     scores = Scores.of(artifact)
     if test_points_of(store, artifact) != store.id(TEST):
-        raise Stale(f"{artifact.name}: {TEST} has changed since, so its ids are those of other points. {artifact.remedy}")
-    truth, ids, plane = open_truth(store, scores), ids_of(store.open_artifact(TEST)), scores.plane()
-    with progress(f"exporting {artifact.name}", len(plane), "rows") as advance:
-        for start in range(0, len(plane), _SCORE_ROWS):
-            stop = min(start + _SCORE_ROWS, len(plane))
-            yield list(_rows(scores, truth, ids, plane, start, stop))
+        raise Stale(f"{artifact.name}: {TEST} has changed since, so the ids belong to other points. {artifact.remedy}")
+    truth, ids, values = open_truth(store, scores), ids_of(store.open_artifact(TEST)), scores.after()
+    with progress(f"exporting {artifact.name}", len(values), "rows") as advance:
+        for start in range(0, len(values), _SCORE_ROWS):
+            stop = min(start + _SCORE_ROWS, len(values))
+            yield list(_rows(scores, truth, ids, values, start, stop))
             advance(stop - start)
 
 
-def _rows(scores: Scores, truth: Truth | None, ids: Any, plane: NDArray[np.float32], start: int, stop: int) -> Iterator[Row]:
-    block = plane[start:stop]
+def _rows(scores: Scores, truth: Truth | None, ids: Any, values: NDArray[np.float32], start: int, stop: int) -> Iterator[Row]:
+    block = values[start:stop]
     best, margins = predictions(block)
     ranks = None if truth is None else ranks_of(block, truth.labels[start:stop])
     for i, (predicted, margin) in enumerate(zip(best.tolist(), margins.tolist(), strict=True)):
@@ -151,7 +149,7 @@ def _rows(scores: Scores, truth: Truth | None, ids: Any, plane: NDArray[np.float
 
 
 def _label(scores: Scores, truth: Truth, point: int) -> str | None:
-    """What a point is, called as predictions are where the scores have its class."""
+    """The true classes of a point, named as predictions name them where the scores have the class."""
     titles = []
     for own in truth.own[point][truth.own[point] != UNLABELLED].tolist():
         column = int(truth.columns[own])

@@ -1,22 +1,25 @@
-"""`mmdiff export`: from an artifact to a file that other tools read. What can be written depends on the artifact's kind."""
+"""`mmdiff export`: an artifact as a file that other tools read. The kind of artifact decides which files there are."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from mmdiff.evaluation.scores import Scores
+from mmdiff.export.reading import ORDERS, Order, Selection
 from mmdiff.export.target import check_place, whole_file
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Parameter, one_of
 from mmdiff.formats.store.kinds import Exports, Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.runtime.progress import Progress, silent
+from mmdiff.runtime.staleness import commands, reasons_stale, stale_artifacts
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an export came to."""
+    """The file that was written. `notes` say what is stale."""
 
     artifact: str
     file: str
@@ -24,6 +27,7 @@ class Outcome:
     rows: int
     bytes: int
     seconds: float
+    notes: list[str] = field(default_factory=list)
 
     def summary(self) -> Json:
         """The outcome as plain values."""
@@ -31,40 +35,65 @@ class Outcome:
 
 
 def export(
-    store: Store, name: str, file: Path, array: str | None = None, progress: Progress = silent, *, kinds: Kinds
+    store: Store,
+    name: str,
+    file: Path,
+    array: str | None = None,
+    progress: Progress = silent,
+    order: Order = "user",
+    *,
+    kinds: Kinds,
 ) -> Outcome:
-    """Writes an artifact, or one array of it, to `file`, which is replaced when the new one is whole."""
+    """Writes an artifact, or one array of it, to `file`, which is replaced when the new one is complete.
+
+    `order` is that of rows and node numbers: "user", the rows as they were imported, or "internal", as they are stored.
+    """
     clock = time.perf_counter()
+    one_of("order", order, ORDERS)
     artifact = store.open_artifact(name)
     exports = kind_of(artifact, kinds).exports
     ending = file.suffix.lower()
     if ending not in exports.writers and ending not in exports.tables:
         endings = ", ".join([*exports.writers, *exports.tables])
         raise BadOption(f"{file}: {name} can be exported to {endings}. Choose a file with one of these endings.")
-    arrays = _arrays(artifact, exports, ending, array)
+    selection = Selection(artifact, _arrays(artifact, exports, ending, array), order)
     check_place(file, store)
     with whole_file(file) as stream:
         if ending in exports.tables:
             exports.tables[ending](store, artifact, stream, progress)
         else:
-            exports.writers[ending](artifact, arrays, stream, progress)
-    counted = next((name for name in (exports.counted, exports.main) if name in arrays), arrays[0])
+            exports.writers[ending](selection, stream, progress)
+    counted = next((name for name in (exports.counted, exports.main) if name in selection.arrays), selection.arrays[0])
     rows, size = artifact.spec(counted).length, file.stat().st_size
-    return Outcome(name, str(file), ending.removeprefix("."), rows, size, time.perf_counter() - clock)
+    notes = _notes(store, artifact)
+    return Outcome(name, str(file), ending.removeprefix("."), rows, size, time.perf_counter() - clock, notes)
+
+
+def _notes(store: Store, artifact: Artifact) -> list[str]:
+    reasons = reasons_stale(store, artifact)
+    if not reasons:
+        return []
+    # A changed file of the user makes an artifact stale, but nothing else in the store.
+    again = commands(store, stale_artifacts(store, artifact)) or [artifact.run["command"]]
+    return [f"{artifact.name} is stale: {'; '.join(reasons)}. To make it anew, run: {'; then '.join(again)}"]
 
 
 def _arrays(artifact: Artifact, exports: Exports, ending: str, wanted: str | None) -> list[str]:
-    """The array that was asked for, else what the format takes: all of them in an archive, the main one in other files."""
+    """The array that the user names, else all arrays for an archive and the main one for other files."""
     present = list(artifact.manifest.arrays)
     listing = ", ".join(present)
     if wanted is not None:
         if wanted not in present:
-            raise BadOption(f"--array {wanted}: {artifact.name} has no such array. It has: {listing}.")
+            raise BadOption(Parameter("array", wanted), f": {artifact.name} has no such array. It has: {listing}.")
         if ending in exports.tables or ending == ".safetensors":
-            raise BadOption(f"--array {wanted}: a {ending} file of {artifact.name} is no array. Export it to .npy instead.")
+            raise BadOption(
+                Parameter("array", wanted), f": a {ending} file of {artifact.name} is no array. Export it to .npy instead."
+            )
         return [wanted]
     if ending in (".npz", ".safetensors"):
         return present
     if exports.main is None and len(present) > 1:
-        raise BadOption(f"{artifact.name} has several arrays. Choose one with --array: {listing}.")
+        raise BadOption(f"{artifact.name} has several arrays. Choose one with ", Parameter("array"), f": {listing}.")
+    if artifact.manifest.kind == "scores":
+        Scores.of(artifact)
     return [exports.main or present[0]]

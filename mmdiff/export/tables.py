@@ -1,17 +1,14 @@
-"""pyarrow, where it is needed, and columns of strings for it.
+"""Descriptors as tables: `.parquet` and `.csv`, written in blocks of rows; and pyarrow, which other tables need as well.
 
-Descriptors as a table of ids, labels and vectors, in blocks of rows: what `.parquet` and `.csv` hold.
+Tables hold the user's ids (else row numbers) and class names (else the user's class numbers), not the indices that are stored.
 
-Here rows and classes go by what the user calls them, not by how they are stored.
-
-`.parquet`: columns `id`, `label` (where there are labels) and `embedding`, one row group after the other.
-
+`.parquet`: columns `id`, `label` (where there are labels) and `embedding`, a row group for each block.
 `.csv`: columns `id`, `label` (`label0`, `label1`, ... where rows have several) and `v0`, `v1`, ... for the vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any
@@ -19,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.export.arrays import CheckedArray, CheckedStrings, rows_per_block
-from mmdiff.formats.errors import BadOption
+from mmdiff.export.reading import CheckedArray, CheckedStrings, Selection, rows_per_block
+from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.extras import load
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact
@@ -34,7 +31,7 @@ def arrow(needed_for: str) -> tuple[Any, Any]:
 
 
 def strings_column(pa: Any, values: Strings) -> Any:
-    """Strings as an arrow column, without a copy of each."""
+    """Strings as an arrow column over the same bytes."""
     offsets = pa.py_buffer(values.offsets.astype(np.int32))
     return pa.StringArray.from_buffers(len(values), offsets, pa.py_buffer(values.utf8))
 
@@ -44,7 +41,7 @@ MATRICES = ("vectors", "raw")
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows. `labels` are indices into the classes, -1 for none, as many a row as the table says."""
+    """Some rows. `labels` are indices into the classes, -1 for none, `labels_per_row` in each row."""
 
     ids: NDArray[np.int64] | Strings
     labels: NDArray[np.int32] | None
@@ -52,14 +49,16 @@ class Block:
 
 
 class Table:
-    """The rows of an artifact of descriptors, with `matrix` (the vectors, or the raw ones) as their vectors."""
+    """The rows of descriptors; `matrix` names the array of their vectors, `vectors` or `raw`."""
 
     def __init__(self, artifact: Artifact, matrix: str) -> None:
         if matrix not in MATRICES:
             present = " or ".join(name for name in MATRICES if name in artifact)
             raise BadOption(
-                f"--array {matrix}: a table has a matrix as its vectors; ids and labels come along. Use --array {present}, "
-                f"or export {matrix} to a .npy file."
+                Parameter("array", matrix),
+                ": a table holds ids, labels and one array of vectors. Choose the vectors with ",
+                Parameter("array"),
+                f": {present}. Or export {matrix} to a .npy file.",
             )
         self.rows, self.width = artifact.spec(matrix).shape
         self.dtype = np.dtype(artifact.spec(matrix).dtype)
@@ -75,7 +74,7 @@ class Table:
 
     @property
     def labels_per_row(self) -> int:
-        """0 when there are no labels at all."""
+        """Labels that each row can have; 0 without labels."""
         return 0 if self._labels is None else int(np.prod(self._labels.spec.shape[1:], dtype=int))
 
     def blocks(self) -> Iterator[Block]:
@@ -87,14 +86,14 @@ class Table:
             yield Block(ids, labels, self._vectors.rows(start, stop))
 
 
-def write_parquet(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], progress: Progress) -> None:
-    """Descriptors as a table that pyarrow, pandas, polars or DuckDB open."""
-    table = Table(artifact, arrays[0])
+def write_parquet(selection: Selection, stream: IO[bytes], progress: Progress) -> None:
+    """Writes descriptors as a table that pyarrow, pandas, polars or DuckDB open."""
+    table = Table(selection.artifact, selection.arrays[0])
     columns = _Columns(table)
-    # Embeddings neither repeat nor compress: to try would only take time.
+    # Embeddings neither repeat nor compress; trying takes time.
     plain = {"compression": "none", "use_dictionary": ["label", "label.list.element"], "write_statistics": ["id", "label"]}
     with (
-        progress(f"exporting {artifact.name}", table.rows, "rows") as advance,
+        progress(f"exporting {selection.artifact.name}", table.rows, "rows") as advance,
         columns.parquet.ParquetWriter(stream, columns.schema(), **plain) as writer,
     ):
         for block in table.blocks():
@@ -111,7 +110,7 @@ class _Columns:
 
     @cached_property
     def titles(self) -> Any:
-        """What each class is called."""
+        """The name of each class, else its number."""
         classes = self.table.classes
         return self.pa.array(classes.numbers if classes.names is None else classes.names, self._title_type())
 
@@ -143,20 +142,20 @@ class _Columns:
         return self.pa.ListArray.from_arrays(offsets, self.titles.take(self.pa.array(labels[given])), mask=nowhere)
 
 
-# Enough digits to read the same value back.
+# Digits that reading back to the same value takes.
 _NUMBERS = {"float32": "%.9g", "float16": "%.5g", "uint8": "%d", "int8": "%d"}
 
-# Text is many times the size of what it says, so little of it is made at a time.
+# Lines of text made at a time: text is many times the size of the values.
 _LINES = 1024
 
 
-def write_csv(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], progress: Progress) -> None:
-    """Descriptors as text."""
-    table = Table(artifact, arrays[0])
+def write_csv(selection: Selection, stream: IO[bytes], progress: Progress) -> None:
+    """Writes descriptors as text."""
+    table = Table(selection.artifact, selection.arrays[0])
     titles = {index: cell(table.classes.title(index)) for index in range(len(table.classes))} | {UNLABELLED: ""}
     numbers = ",".join([_NUMBERS[table.dtype.name]] * table.width)
     stream.write((",".join(_header(table)) + "\n").encode())
-    with progress(f"exporting {artifact.name}", table.rows, "rows") as advance:
+    with progress(f"exporting {selection.artifact.name}", table.rows, "rows") as advance:
         for block in table.blocks():
             for start in range(0, len(block.vectors), _LINES):
                 lines = list(_lines(block, start, titles, numbers))
@@ -165,7 +164,7 @@ def write_csv(artifact: Artifact, arrays: Sequence[str], stream: IO[bytes], prog
 
 
 def cell(text: str) -> str:
-    """Text as CSV wants it, in quotes where it needs them."""
+    """A value of a CSV file, quoted where necessary."""
     if any(special in text for special in ',"\r\n'):
         return '"' + text.replace('"', '""') + '"'
     return text

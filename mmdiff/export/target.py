@@ -1,9 +1,10 @@
-"""The file that an export writes: it gets its name when it is whole and on the disk; an interrupted one leaves nothing."""
+"""The file that an export or a report writes: a regular file, which gets its name when it is complete and on the disk."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,22 +13,41 @@ from typing import BinaryIO
 from mmdiff.formats.errors import BadOption, DiskFull
 from mmdiff.formats.store.store import Store
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_OTHER_THAN_FILES = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def check_place(file: Path, store: Store) -> None:
-    """Refuses a place where a file cannot or must not be."""
-    if file.is_dir():
-        raise BadOption(f"{file}: a folder. Name the file to write.")
+    """Refuses a target that cannot or must not be written: call it before computing anything.
+
+    A symbolic link stands for the file that it leads to.
+    """
+    final = file.resolve()
     if not file.parent.is_dir():
         raise BadOption(f"{file}: there is no folder {file.parent}. Make it first, or choose another.")
-    if file.resolve().is_relative_to(store.path.resolve()):
+    if not final.parent.is_dir():
+        raise BadOption(f"{file}: a link to {final}, where there is no folder {final.parent}. Make it first.")
+    if final.exists():
+        kind = stat.S_IFMT(final.stat().st_mode)
+        if kind != stat.S_IFREG:
+            raise BadOption(f"{file}: {_OTHER_THAN_FILES[kind]}, which cannot be replaced by a file. Name a file to write.")
+        if not os.access(final, os.W_OK):
+            raise BadOption(f"{file}: write-protected. Make it writable, or name another file.")
+    if not os.access(final.parent, os.W_OK | os.X_OK):
+        raise BadOption(f"{file}: no permission to write in {final.parent}. Choose another folder.")
+    if final.is_relative_to(store.path.resolve()):
         raise BadOption(f"{file}: lies in the store {store.path}, which is no place for other files. Choose another folder.")
 
 
 @contextmanager
 def whole_file(file: Path) -> Iterator[BinaryIO]:
-    """A stream into FILE.part, which becomes FILE at the end. A symlink is followed, as `cp` would."""
+    """A stream into FILE.part, which becomes FILE at the end; an interrupted export leaves nothing. Links are followed."""
     final = file.resolve()
     unfinished = final.with_name(final.name + ".part")
     try:
@@ -38,9 +58,9 @@ def whole_file(file: Path) -> Iterator[BinaryIO]:
         unfinished.replace(final)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _NO_SPACE:
             raise
-        raise DiskFull(f"{file}: the disk is full, and nothing was exported. Make room, or choose another disk.") from error
+        raise DiskFull(f"{file}: the disk is full, and nothing was exported. Free some space, or use another disk.") from error
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise

@@ -1,8 +1,8 @@
 """Late fusion: the weighted mean of the log-probabilities of two classifiers (paper, section 3.3 and "Late fusion weights").
 
-The scores of a diffusion become probabilities by dividing each row by its sum. A class that no label has reached has score 0
-and would have no logarithm; it counts as half the smallest score of its row that is not 0. So the order within a row stays
-as it is, and a weight of 0 is the diffusion itself. A row that is all 0 says nothing: every class is as likely as any other.
+The scores of a diffusion become probabilities by dividing each row by its sum. A class that no label has reached has score 0,
+which has no logarithm; it counts as half the smallest positive score of its row. So the order within a row is preserved, and
+weight 0 is the diffusion itself. A row of zeros becomes the uniform distribution.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from mmdiff.evaluation.metrics import ranks_of
 
-# The weights of the curve: from pure diffusion (0) to pure logistic regression (1).
+# Weights of the curve, from pure diffusion (0) to pure logistic regression (1).
 WEIGHTS = tuple(round(step / 20, 2) for step in range(21))
 
 _BLOCK_VALUES = 1 << 21
 
 
 def log_of_scores(scores: NDArray[Any]) -> NDArray[np.float64]:
-    """The log-probabilities of rows of a diffusion, which must not be negative."""
+    """Log-probabilities from the scores of a diffusion, which are not negative."""
     wide = scores.astype(np.float64)
     if not (wide >= 0).all() or np.isinf(wide).any():
-        raise ValueError("scores that are negative or not finite are no scores of a diffusion")
+        raise ValueError("negative or infinite scores cannot come from a diffusion")
     least = np.where(wide > 0, wide, np.inf).min(axis=1, initial=np.inf, keepdims=True)
-    # Of a row that is all 0 there is no least score; 2 makes its floor 1, and any other number would do.
+    # A row of zeros has no smallest positive score; any number makes it uniform.
     floor = np.where(np.isinf(least), 2.0, least) / 2
     floored = np.where(wide > 0, wide, floor)
     return np.asarray(np.log(floored) - np.log(floored.sum(axis=1, keepdims=True)))
@@ -40,7 +40,7 @@ def fuse(log_p: NDArray[Any], log_q: NDArray[Any], weight: float) -> NDArray[np.
 def hits_by_weight(
     log_p: NDArray[Any], log_q: NDArray[Any], labels: NDArray[np.integer], tops: tuple[int, ...] = (1, 5)
 ) -> NDArray[np.int64]:
-    """How many rows have their label among the first k, (weights, tops), for each of WEIGHTS."""
+    """The number of rows with their label among the best k, (weights, tops), for each of WEIGHTS."""
     hits = np.zeros((len(WEIGHTS), len(tops)), np.int64)
     for i, weight in enumerate(WEIGHTS):
         ranks = ranks_of(fuse(log_p, log_q, weight), labels)
@@ -49,5 +49,5 @@ def hits_by_weight(
 
 
 def rows_at_a_time(classes: int) -> int:
-    """Rows that are fused at a time: a few arrays of them are in memory."""
+    """Rows fused at a time, of which a few arrays are in memory."""
     return max(1, _BLOCK_VALUES // max(1, classes))

@@ -1,7 +1,7 @@
-"""`mmdiff fuse`: two artifacts of scores -> scores/fusion, with the accuracy at every weight (paper, supplement's figure).
+"""`mmdiff fuse`: two artifacts of scores -> scores/fusion, with the accuracy at every weight (paper, "Late fusion weights").
 
-The curve is taken on the labelled test points. A weight that `--tune` chooses is chosen on them, so its accuracy there is no
-estimate of what it does on others; the artifact says so, and for an honest figure the weight comes from other data.
+The curve over the weights is measured on the labelled test points. A weight tuned there is optimistically biased on these
+points, and the artifact says so; for an unbiased accuracy, tune the weight on other data.
 """
 
 from __future__ import annotations
@@ -13,8 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.evaluation.scores import SCHEMA, TEST, Scores, Truth, open_scores, open_truth, test_points_of
-from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Missing
+from mmdiff.evaluation.scores import (
+    SCHEMA,
+    TEST,
+    Scores,
+    Truth,
+    full_name,
+    missing_scores,
+    open_scores,
+    open_truth,
+    test_points_of,
+)
+from mmdiff.formats.errors import FILE, BadLabels, BadOption, CountMismatch, Missing, Parameter, call
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Store
@@ -28,7 +38,7 @@ _TOPS = (1, 5)
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. `iteration` is that of diffusions; None is the last."""
+    """Parameters of a fusion. `iteration` selects the scores of a diffusion; None is the last."""
 
     first: str = "scores/logreg"
     second: str = "scores/diffusion"
@@ -41,6 +51,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
+    """The fused scores, made now or found."""
+
     made: Made
     notes: list[str] = field(default_factory=list)
 
@@ -49,27 +61,37 @@ class Outcome:
 
 
 def fuse_scores(path: Path, request: Request, progress: Progress = silent) -> Outcome:
-    """Makes the fused scores, unless they are there."""
+    """Makes the fused scores, unless they exist."""
     store = Store.open(path)
     _refuse_bad_options(request)
-    first, second = (_open(store, name) for name in (request.first, request.second))
+    first, second = _open(store, request)
     _refuse_other_points(store, first, second)
-    planes = [_plane(scores, request.iteration) for scores in (first, second)]
+    pair = [_after(scores, request.iteration) for scores in (first, second)]
     if request.iteration is not None and not (first.has_iterations or second.has_iterations):
-        raise BadOption(f"--iteration {request.iteration}: neither {first.name} nor {second.name} is a diffusion's.")
+        raise BadOption(
+            Parameter("iteration", request.iteration),
+            f": neither {first.name} nor {second.name} comes from a diffusion. Leave it out.",
+        )
     truth = open_truth(store, first)
     labelled = truth is not None and bool(truth.labelled.any())
     if request.tune and not labelled:
-        raise BadLabels("--tune: the test points have no labels. Import them with --labels FILE, or give --weight.")
+        raise BadLabels(
+            Parameter("tune", True),
+            ": the test points have no labels. Import them again with labels (",
+            call("add", FILE, labels=FILE, role="test"),
+            "), or give ",
+            Parameter("weight"),
+            ".",
+        )
     weight = None if request.tune else DEFAULT_WEIGHT if request.weight is None else request.weight
     parameters: Json = {"method": "fusion", "weight": weight, "tune": request.tune}
-    used = {scores.name: iteration for scores, (_, iteration) in zip((first, second), planes, strict=True)}
+    used = {scores.name: iteration for scores, (_, iteration) in zip((first, second), pair, strict=True)}
     parameters["iteration"] = {name: iteration for name, iteration in used.items() if iteration is not None}
     inputs = {"first": input_of(first.artifact), "second": input_of(second.artifact), "test": _test(store)}
     name = f"scores/{request.name}"
     with Publication(path, [name], request.command) as publication:
         recipe = Recipe("scores", SCHEMA, parameters, inputs)
-        logs = [_Logs(scores, plane) for scores, (plane, _) in zip((first, second), planes, strict=True)]
+        logs = [_Logs(scores, values) for scores, (values, _) in zip((first, second), pair, strict=True)]
         fill = _Fusing(logs[0], logs[1], truth if labelled else None, weight, first.classes.write, progress).fill
         made = make(publication, name, recipe, request.command, fill)
     return Outcome(made, [] if labelled else ["the test points have no labels, so there is no curve over the weights."])
@@ -80,10 +102,10 @@ class _Logs:
     """The log-probabilities of one classifier, block by block."""
 
     scores: Scores
-    plane: NDArray[np.float32]
+    values: NDArray[np.float32]
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        block = self.plane[start:stop]
+        block = self.values[start:stop]
         if not self.scores.has_iterations:
             return block
         try:
@@ -94,7 +116,7 @@ class _Logs:
 
 @dataclass(frozen=True)
 class _Fusing:
-    """Fills the artifact: first the curve, where there are labels, then the scores at the weight that is given or best."""
+    """Computes the artifact: the curve, where there are labels, then the scores at the given or the best weight."""
 
     first: _Logs
     second: _Logs
@@ -104,7 +126,7 @@ class _Fusing:
     progress: Progress
 
     def fill(self, draft: Draft) -> Json:
-        tests, classes = self.first.plane.shape
+        tests, classes = self.first.values.shape
         curve = None if self.truth is None else self.curve(self.truth)
         weight = self.weight if self.weight is not None else best_weight(curve or [])
         writer = draft.array("scores", (1, tests, classes), "float32")
@@ -124,8 +146,8 @@ class _Fusing:
         return facts
 
     def curve(self, truth: Truth) -> list[Json]:
-        """The accuracies at each weight; points that are not labelled do not count, those of unknown classes are misses."""
-        tests, classes = self.first.plane.shape
+        """The accuracies at each weight. Points without labels are left out, points of classes without seeds are misses."""
+        tests, classes = self.first.values.shape
         step = rows_at_a_time(classes)
         hits = np.zeros((len(WEIGHTS), len(_TOPS)), np.int64)
         with self.progress("fusing", tests, "rows") as advance:
@@ -141,25 +163,34 @@ class _Fusing:
 
 
 def best_weight(curve: list[Json]) -> float:
-    """The weight with the highest top-5 accuracy, among equals the highest top-1, among those the smallest weight."""
+    """The weight with the highest top-5 accuracy; ties go to the higher top-1 accuracy, then to the smaller weight."""
     best = max(curve, key=lambda point: (point["top5"], point["top1"], -point["weight"]))
     return float(best["weight"])
 
 
-def _open(store: Store, name: str) -> Scores:
-    full = name if "/" in name else f"scores/{name}"
-    if store.id(full) is None:
-        commands = {"scores/logreg": "Run first: mmdiff logreg", "scores/diffusion": "Run first: mmdiff diffuse"}
-        known = ", ".join(other for other in store.names() if other.startswith("scores/")) or "none"
-        raise Missing(f"{full}: no such scores in the store {store.path} ({known}). {commands.get(full, 'Name two of them.')}")
-    return open_scores(store, full)
+# The scores that a command makes by default, and whether it needs a graph.
+_MADE_BY = {"scores/logreg": (call("logreg"), False), "scores/diffusion": (call("diffuse"), True)}
 
 
-def _plane(scores: Scores, iteration: int | None) -> tuple[NDArray[np.float32], int | None]:
-    """The plane that takes part, and which iteration it is."""
+def _open(store: Store, request: Request) -> list[Scores]:
+    names = [full_name(name) for name in (request.first, request.second)]
+    missing = [name for name in names if store.id(name) is None]
+    unknown = [name for name in missing if name not in _MADE_BY]
+    if unknown:
+        present = ", ".join(other for other in store.names() if other.startswith("scores/")) or "none"
+        raise Missing(f"{unknown[0]}: no such scores in the store {store.path} ({present}). Name two of them.")
+    if missing:
+        needs_graph = any(_MADE_BY[name][1] for name in missing)
+        steps = [_MADE_BY[name][0] for name in missing]
+        raise missing_scores(store, " and ".join(missing), *steps, needs_graph=needs_graph)
+    return [open_scores(store, name) for name in names]
+
+
+def _after(scores: Scores, iteration: int | None) -> tuple[NDArray[np.float32], int | None]:
+    """The scores to fuse, and their iteration."""
     if not scores.has_iterations:
-        return scores.plane(), None
-    return scores.plane(iteration), scores.planes[-1] if iteration is None else iteration
+        return scores.after(), None
+    return scores.after(iteration), scores.iterations[-1] if iteration is None else iteration
 
 
 def _test(store: Store) -> Json:
@@ -168,18 +199,20 @@ def _test(store: Store) -> Json:
 
 def _refuse_bad_options(request: Request) -> None:
     if request.tune and request.weight is not None:
-        raise BadOption("--tune chooses --weight. Leave out one or the other.")
+        raise BadOption(Parameter("tune", True), " chooses ", Parameter("weight"), ". Leave out one or the other.")
     if request.weight is not None and not 0 <= request.weight <= 1:
-        raise BadOption(f"--weight {request.weight:g}: a weight from 0 (only the second) to 1 (only the first) is needed.")
-    names = [name if "/" in name else f"scores/{name}" for name in (request.first, request.second)]
+        raise BadOption(
+            Parameter("weight", request.weight), ": a weight from 0 (only the second) to 1 (only the first) is needed."
+        )
+    names = [full_name(name) for name in (request.first, request.second)]
     if names[0] == names[1]:
         raise BadOption(f"{names[0]} twice: there is nothing to fuse. Name two different scores.")
     if f"scores/{request.name}" in names:
-        raise BadOption(f"--name {request.name}: one of the scores that are fused. Choose another name.")
+        raise BadOption(Parameter("name", request.name), ": one of the scores that are fused. Choose another name.")
 
 
 def _refuse_other_points(store: Store, first: Scores, second: Scores) -> None:
-    """Both must speak of the same test points and the same classes, in the same order."""
+    """Refuses scores of different test points or classes."""
     if first.tests != second.tests or test_points_of(store, first.artifact) != test_points_of(store, second.artifact):
         raise CountMismatch(
             f"{first.name} ({first.tests:,} test points) and {second.name} ({second.tests:,}) are of different test points. "

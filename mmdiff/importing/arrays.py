@@ -27,7 +27,8 @@ def given_source(source: Any) -> tuple[Sequence[str] | Source, Json | None]:
     values = np.asanyarray(source)
     if values.ndim != 2:
         raise UnreadableSource(
-            Parameter("source"), f": an array of shape {values.shape}. Give one row of numbers for each image or text, or a path."
+            Parameter("source"),
+            f": an array of shape {values.shape}. Give one row of numbers for each image or text, or a path.",
         )
     opened = source_of(values)
     return opened, fingerprint_of_array("array", values) if isinstance(opened, ArraySource) else None

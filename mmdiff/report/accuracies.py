@@ -55,15 +55,15 @@ def _points(points: Json) -> str:
 
 
 def _groups(found: Json) -> list[str]:
-    return [group for group in GROUPS if found["planes"][-1].get(group)]
+    return [group for group in GROUPS if found["iterations"][-1].get(group)]
 
 
 def _last(found: Json, group: str, top: str) -> Json:
-    return dict(found["planes"][-1][group][top])
+    return dict(found["iterations"][-1][group][top])
 
 
 def _name(found: Json, other: str) -> list[Markup | str]:
-    iteration = found["planes"][-1]["iteration"]
+    iteration = found["iterations"][-1]["iteration"]
     about = [other] if other else []
     about += [] if iteration is None else [f"iteration {iteration}"]
     about += [f"weight {found['weight']:g}"] if "weight" in found else []
@@ -87,7 +87,7 @@ def iteration_section(findings: Findings) -> Iterator[Markup]:
     """Accuracy and reach of each diffusion against the iteration (paper, figure 4)."""
     charts: list[Chart] = []
     for found in (findings.evaluation or {"scores": []})["scores"]:
-        if found["method"] == "diffusion" and len(found["planes"]) > 1 and len(charts) < _LINES:
+        if found["method"] == "diffusion" and len(found["iterations"]) > 1 and len(charts) < _LINES:
             charts.append(_accuracy_chart(found))
     reached = [
         Line(name.removeprefix("scores/"), [Point(step["iteration"], step["nonzero"]) for step in scores["facts"]["steps"]])
@@ -113,7 +113,10 @@ def iteration_section(findings: Findings) -> Iterator[Markup]:
 
 def _accuracy_chart(found: Json) -> Chart:
     lines = [
-        Line(f"{_top(top)} {'' if group == 'all' else group}".strip(), [_point(plane, group, top) for plane in found["planes"]])
+        Line(
+            f"{_top(top)} {'' if group == 'all' else group}".strip(),
+            [_point(one, group, top) for one in found["iterations"]],
+        )
         for top in ("top5", "top1")
         for group in _groups(found)
     ]

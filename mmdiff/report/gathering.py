@@ -226,7 +226,7 @@ def _explained(explainer: Explainer, request: Request, images: Images | None) ->
 
 def examples(explainer: Explainer, count: int = EXAMPLES) -> list[int]:
     """Rows of typical test points, with margins near the median: half of them classified right, half wrong."""
-    predicted, margins = predictions(explainer.scores.plane())
+    predicted, margins = predictions(explainer.scores.after())
     decided = predicted != UNLABELLED
     if explainer.truth is None:
         return _typical(np.flatnonzero(decided), margins, predicted, count)

@@ -85,8 +85,8 @@ def _summary(findings: Findings) -> str:
     """The result in a sentence."""
     if findings.evaluation is None:
         return "What was run in this store, and what it took."
-    best = max(comparable(findings), key=lambda found: found["planes"][-1]["all"]["top5"]["accuracy"])
-    figures = best["planes"][-1]["all"]
+    best = max(comparable(findings), key=lambda found: found["iterations"][-1]["all"]["top5"]["accuracy"])
+    figures = best["iterations"][-1]["all"]
     name = str(best["artifact"]).removeprefix("scores/")
     flatters = " Its weight was chosen on these very points, which flatters it." if best.get("weight_chosen_on") else ""
     return (

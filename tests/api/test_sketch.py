@@ -90,7 +90,10 @@ def test_the_sketch_on_disk_agrees_with_memory_and_commands(blobs: Arrays, tmp_p
     command("diffuse", "--iterations", "5", "--store", "cli")
     other = mmdiff.open("cli")
     assert other["descriptors/test"].id == store["descriptors/test"].id
-    for name, arrays in {"graph/W": ("indptr", "indices", "scale", "order"), "scores/diffusion": ("scores", "column_sums")}.items():
+    for name, arrays in {
+        "graph/W": ("indptr", "indices", "scale", "order"),
+        "scores/diffusion": ("scores", "column_sums"),
+    }.items():
         for array in arrays:
             np.testing.assert_array_equal(other[name][array], store[name][array])
 

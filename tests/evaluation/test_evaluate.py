@@ -163,7 +163,7 @@ def test_every_scores_of_the_store_is_evaluated_at_every_iteration(scored: Path)
     assert [entry["artifact"] for entry in report["scores"]] == ["scores/diffusion", "scores/logreg"]
     for entry in report["scores"]:
         planes = store.open_artifact(entry["artifact"]).array("scores")
-        for figures, plane in zip(entry["planes"], planes, strict=True):
+        for figures, plane in zip(entry["iterations"], planes, strict=True):
             ranks = np.array(naive_ranks(plane, labels[:, None], NO_RANK))
             for group, points in (("all", labels >= 0), ("novel", np.isin(labels, [1, 3]))):
                 for k in (1, 2):
@@ -174,8 +174,8 @@ def test_every_scores_of_the_store_is_evaluated_at_every_iteration(scored: Path)
             "classes_without_seeds": 0,
             "classes_without_test_points": 0,
         }
-    assert [plane["iteration"] for plane in report["scores"][0]["planes"]] == [1, 2, 3]
-    assert [plane["iteration"] for plane in report["scores"][1]["planes"]] == [None]
+    assert [plane["iteration"] for plane in report["scores"][0]["iterations"]] == [1, 2, 3]
+    assert [plane["iteration"] for plane in report["scores"][1]["iterations"]] == [None]
     assert run_json(scored, "evaluate --novel 1,3 --top 1 --top 2") == report
 
 
@@ -227,11 +227,11 @@ def test_points_of_classes_without_seeds_are_misses_and_unlabelled_ones_are_left
     ]
     scores = Store.open(tmp_path / "store").open_artifact("scores/logreg").array("scores")[0]
     hits = [naive_rank(row, label) == 1 for row, label in zip(scores, labels, strict=True) if 0 <= label < 6]
-    assert entry["planes"][0]["all"]["top1"]["accuracy"] == pytest.approx(sum(hits) / (100 - unlabelled), abs=1e-6)
+    assert entry["iterations"][0]["all"]["top1"]["accuracy"] == pytest.approx(sum(hits) / (100 - unlabelled), abs=1e-6)
     novel = [
         bool(label < 6) and naive_rank(row, label) == 1 for row, label in zip(scores, labels, strict=True) if label in (5, 6)
     ]
-    assert entry["planes"][0]["novel"]["top1"]["accuracy"] == pytest.approx(np.mean(novel), abs=1e-6)
+    assert entry["iterations"][0]["novel"]["top1"]["accuracy"] == pytest.approx(np.mean(novel), abs=1e-6)
     by_class = {line["class"]: line for line in entry["per_class"]}
     assert (by_class["2"]["points"], by_class["2"]["top1"]) == (0, None)
     assert (by_class["7"]["seeds"], by_class["7"]["points"], by_class["7"]["top1"]) == (False, int((labels == 7).sum()), 0.0)
@@ -249,8 +249,8 @@ def test_points_of_a_class_that_has_a_name_but_no_seeds_are_misses(tmp_path: Pat
     publish_diffusion(Store.open(tmp_path / "store"), scores)
     report = run_json(tmp_path, "evaluate --top 1 --per-class --novel 3")
     entry = report["scores"][0]
-    assert entry["planes"][0]["all"]["top1"]["accuracy"] == 0.75
-    assert entry["planes"][0]["novel"]["top1"]["accuracy"] == 0
+    assert entry["iterations"][0]["all"]["top1"]["accuracy"] == 0.75
+    assert entry["iterations"][0]["novel"]["top1"]["accuracy"] == 0
     assert (entry["test"]["of_classes_without_seeds"], entry["test"]["classes_without_seeds"]) == (10, 1)
     assert entry["test"]["novel"]["classes_without_seeds"] == 1
     assert entry["per_class"][3] == {"class": "kind 3", "number": 3, "points": 10, "top1": 0.0, "seeds": False}
@@ -278,7 +278,7 @@ def test_a_point_of_several_classes_is_right_if_any_of_them_is_found(tmp_path: P
     entry = run_json(tmp_path, "evaluate --top 1")["scores"][0]
     scores = store.open_artifact("scores/logreg").array("scores")[0]
     ranks = np.array(naive_ranks(scores, labels, NO_RANK))
-    assert entry["planes"][0]["all"]["top1"]["accuracy"] == pytest.approx((ranks == 1).mean(), abs=1e-6)
+    assert entry["iterations"][0]["all"]["top1"]["accuracy"] == pytest.approx((ranks == 1).mean(), abs=1e-6)
 
 
 def test_novel_classes_can_be_numbers_or_names_in_a_file(scored: Path) -> None:
@@ -293,21 +293,21 @@ def test_no_novel_points_is_said_and_not_a_number(tmp_path: Path) -> None:
     import_role(tmp_path, "test", descriptors(labels, 4), labels)
     logreg(store.path, LogregRequest(iterations=5))
     report = run_json(tmp_path, "evaluate --novel 4")
-    assert report["scores"][0]["planes"][0]["novel"] is None
+    assert report["scores"][0]["iterations"][0]["novel"] is None
     assert "no test point is of a novel class, so there is no accuracy on them." in report["notes"]
     assert "no points" in run(tmp_path, "evaluate --novel 4").stdout
 
 
 def test_top_k_of_too_few_classes_is_said(scored: Path) -> None:
-    assert "--top 6 says little: there are only 6 classes." in run_json(scored, "evaluate --top 6")["notes"]
+    assert "top 6 says little: there are only 6 classes." in run_json(scored, "evaluate --top 6")["notes"]
 
 
 REFUSED = {
-    "--top 0": "--top 0: at least 1 is needed. The paper reports --top 5.",
-    "--novel nov.txt": "--novel nov.txt: no such file. Name a file with one class a line, or list classes: 3,17,21.",
-    "--novel ,": "--novel ,: no classes in it. Write one class number or name a line.",
+    "--top 0": "--top 0: at least 1 is needed. The paper reports top 5.",
+    "--novel nov.txt": "--novel nov.txt: no such file. Name a file with one class per line, or list classes: 3,17,21.",
+    "--novel ,": "--novel ,: no classes in it. Write one class number or name per line.",
     "--novel 3,77": "--novel 3,77: class '77' is neither among those of the seeds nor among those of the test points. "
-    "Use class numbers or names as they were imported, or a file with one a line.",
+    "Use class numbers or names as they were imported, or a file with one per line.",
     "descriptors/seeds": "descriptors/seeds: of kind descriptors, not scores. Name one of scores/...",
 }
 
@@ -322,13 +322,13 @@ def test_a_novel_file_is_named_with_its_line(scored: Path) -> None:
     file.write_text("1\nzebra\n")
     assert refused(scored, f"evaluate --novel {file}").startswith(f"{file}, line 2: class 'zebra' is neither")
     file.write_bytes(b"\xff\xfe\x00")
-    assert refused(scored, f"evaluate --novel {file}").endswith("not a text file. Write one class number or name a line.")
+    assert refused(scored, f"evaluate --novel {file}").endswith("not a text file. Write one class number or name per line.")
 
 
 def test_a_store_without_scores_says_how_to_make_some(tmp_path: Path) -> None:
     make_scored(tmp_path, 20, 10)
     assert refused(tmp_path, "evaluate").endswith(
-        "there are no scores of test points. Run first: mmdiff diffuse, or mmdiff logreg"
+        "there are no scores of the test points yet. Run: mmdiff build-graph; then mmdiff diffuse"
     )
     assert "scores/logreg: not in the store" in refused(tmp_path, "evaluate logreg")
 
@@ -339,7 +339,8 @@ def test_test_points_without_labels_are_refused(tmp_path: Path) -> None:
         import_role(tmp_path, "test", descriptors(np.arange(10) % CLASSES, 5), labels)
         logreg(store.path, LogregRequest(iterations=5))
         assert refused(tmp_path, "evaluate") == (
-            "descriptors/test: no test point has a label to compare with. Import them again with --labels FILE."
+            "descriptors/test: no test point has a label to compare with. "
+            "Import them again with labels: mmdiff import FILE --labels FILE --role test"
         )
 
 
@@ -349,11 +350,9 @@ def test_scores_are_refused_however_far_back_their_inputs_have_changed(scored: P
     import_role(scored, "seeds", descriptors(labels, 8), labels, no_background=True)
     told = refused(scored, "evaluate scores/fusion")
     assert told.startswith("scores/fusion: descriptors/seeds has changed since models/logreg was made from it. Run again: ")
-    # Commands in the order in which they are to be run: what the fusion was made from comes first.
+    # These seeds define the space of all roles, so the test points have to be imported again, before anything reads them.
     commands = told.partition("Run again: ")[2].split("; then ")
-    assert commands[0] == "mmdiff logreg"
-    assert "mmdiff diffuse" in commands
-    # These seeds make the space of all roles, so the test points have to be imported again too.
+    assert commands[:-1] == ["mmdiff import", "mmdiff logreg", "mmdiff diffuse"]
     assert refused(scored, "evaluate diffusion") == (
         "scores/diffusion: models/pca has changed since descriptors/test was made from it. "
         "Run again: mmdiff import; then mmdiff diffuse"
@@ -370,7 +369,7 @@ def test_the_sample_is_evaluated_as_a_user_would(tmp_path: Path) -> None:
         outcome = run(tmp_path, command)
         assert outcome.exit_code == 0, outcome.output
     entry = run_json(tmp_path, f"evaluate --novel {SAMPLE}/novel.txt")["scores"][0]
-    everywhere, novel = (entry["planes"][0][group]["top5"]["accuracy"] for group in ("all", "novel"))
+    everywhere, novel = (entry["iterations"][0][group]["top5"]["accuracy"] for group in ("all", "novel"))
     assert everywhere > 0.85
     assert novel > 0.75
     assert entry["test"]["novel"]["classes"] == 10

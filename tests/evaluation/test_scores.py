@@ -149,7 +149,7 @@ def test_predictions_of_other_test_points_are_refused(scored: Path) -> None:
     import_role(scored, "test", descriptors(labels, 9), labels)
     told = refused(scored, f"export scores/diffusion {scored / 'out.csv'}")
     assert told == (
-        "scores/diffusion: descriptors/test has changed since, so its ids are those of other points. Run again: mmdiff diffuse"
+        "scores/diffusion: descriptors/test has changed since, so the ids belong to other points. Run again: mmdiff diffuse"
     )
     assert not (scored / "out.csv").exists()
 
@@ -180,7 +180,7 @@ def test_ranks_of_the_export_are_those_of_the_evaluation(scored: Path) -> None:
     columns = np.append(Classes.of(test).columns_in(Classes.of(scores)), -1)
     ranks = ranks_of(scores.array("scores")[0], columns[test.array("labels")][:, None])
     labelled = test.array("labels") != -1
-    report = run_json(scored, "evaluate logreg")["scores"][0]["planes"][0]["all"]
+    report = run_json(scored, "evaluate logreg")["scores"][0]["iterations"][0]["all"]
     assert report["top1"]["accuracy"] == pytest.approx((ranks[labelled] <= 1).mean(), abs=1e-6)
 
 

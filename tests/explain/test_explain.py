@@ -68,7 +68,7 @@ def test_classes_that_do_not_fit_into_memory_together_give_the_same_paths(monkey
     monkeypatch.setattr(paths, "STATE_BYTES", 1)
     assert find_paths(spreading, questions) == together
     coupled = Spreading(graph, spreading.seeds, Variant(eta="row"), spreading.prior, 3, spreading.neighbors)
-    with pytest.raises(BadOption, match="--eta row couples the classes"):
+    with pytest.raises(BadOption, match="eta='row' couples the classes"):
         find_paths(coupled, questions)
 
 
@@ -131,7 +131,7 @@ def test_paths_are_shown_as_text(world: Path) -> None:
         (["--test", "t1", "--scores", "nothing"], "scores/nothing: no such scores in the store"),
         (["--test", "t1", "--images", "/no/where"], "--images /no/where: no such folder."),
         (["--test", "t1", "--images", "https://x.org/a.jpg"], "no {id} in it"),
-        (["--test", "t1", "--labels", "x.npy"], "was made with the labels of the seeds. Leave the option out."),
+        (["--test", "t1", "--labels", "x.npy"], "was made with the labels of the seeds. Leave it out."),
     ],
 )
 def test_bad_questions_are_answered_with_a_sentence(world: Path, arguments: list[str], message: str) -> None:
@@ -146,7 +146,7 @@ def test_diffusion_of_some_classes_and_of_other_labels_is_explained_too(world: P
     found = json.loads(run(world, "--test", "t2", "--scores", "some", "--json").stdout)
     assert found["paths"][0]["class"] == "owl"
     cat = json.loads(run(world, "--test", "t0", "--scores", "some", "--json").stdout)
-    assert "no seed is of the point's true class (<b>cat</b>)" in cat["notes"][0]
+    assert "the point's true class (<b>cat</b>) has no seed" in cat["notes"][0]
     labels = np.full(99, -1)
     labels[:3] = 7
     np.save(tmp_path / "labels.npy", labels)

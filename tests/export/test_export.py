@@ -19,8 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mmdiff.cli import app
-from mmdiff.export import arrays as reading
-from mmdiff.export import stage
+from mmdiff.export import reading, stage
 from mmdiff.export import tables as csvs
 from mmdiff.export.target import whole_file
 from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, Missing, MissingExtra
@@ -279,10 +278,10 @@ def test_export_of_what_is_not_there(tmp_path: Path, named: Artifact) -> None:
         ("out.txt", [], ".npy, .npz, .parquet, .csv"),
         ("out", [], ".npy, .npz, .parquet, .csv"),
         ("out.npy", ["--array", "nope"], "It has: class_names_offsets, class_names_utf8, class_numbers"),
-        ("out.csv", ["--array", "labels"], "Use --array vectors or raw"),
+        ("out.csv", ["--array", "labels"], "Choose the vectors with --array: vectors or raw"),
         ("nowhere/out.npy", [], "there is no folder"),
         ("store/out.npy", [], "no place for other files"),
-        ("folder.npy", [], "a folder. Name the file to write."),
+        ("folder.npy", [], "a folder, which cannot be replaced by a file. Name a file to write."),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_sentence(
@@ -321,4 +320,5 @@ def test_the_command_speaks_json(tmp_path: Path, named: Artifact) -> None:
     assert document.pop("seconds") > 0
     size = (tmp_path / "out.CSV").stat().st_size
     expected = {"artifact": named.name, "file": str(tmp_path / "out.CSV"), "format": "csv", "rows": ROWS, "bytes": size}
+    expected |= {"notes": []}
     assert document == expected

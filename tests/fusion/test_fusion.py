@@ -83,7 +83,7 @@ def test_a_row_without_scores_leaves_the_decision_to_the_other() -> None:
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
 def test_what_no_diffusion_gives_is_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="negative or not finite"):
+    with pytest.raises(ValueError, match="negative or infinite"):
         log_of_scores(np.array([[1.0, bad]]))
 
 
@@ -116,7 +116,7 @@ def test_fused_scores_are_published_with_their_curve(scored: Path, monkeypatch: 
 
 def test_the_ends_of_the_curve_are_the_two_classifiers(scored: Path) -> None:
     facts = run_json(scored, "fuse")["facts"]
-    report = {entry["artifact"]: entry["planes"][-1]["all"] for entry in run_json(scored, "evaluate")["scores"]}
+    report = {entry["artifact"]: entry["iterations"][-1]["all"] for entry in run_json(scored, "evaluate")["scores"]}
     for point, name in ((facts["curve"][0], "scores/diffusion"), (facts["curve"][-1], "scores/logreg")):
         for top in ("top1", "top5"):
             assert point[top] == report[name][top]["accuracy"]
@@ -128,7 +128,7 @@ def test_tuning_takes_the_best_weight_and_says_what_it_was_chosen_on(scored: Pat
     facts = run_json(scored, "fuse --tune")["facts"]
     assert facts["weight"] == best_weight(facts["curve"])
     assert facts["weight_chosen_on"] == "the labelled test points"
-    assert "its weight was chosen on these very test points" in run(scored, "evaluate").stderr
+    assert "its weight was chosen on these test points" in run(scored, "evaluate").stderr
 
 
 def test_best_weight_is_that_of_top5_then_top1_then_the_smallest() -> None:
@@ -170,7 +170,8 @@ def test_test_points_without_labels_are_fused_without_a_curve(tmp_path: Path) ->
     assert "no curve over the weights" in outcome.stderr
     assert "curve" not in store.open_artifact("scores/fusion").manifest.facts
     assert refused(tmp_path, "fuse --tune") == (
-        "--tune: the test points have no labels. Import them with --labels FILE, or give --weight."
+        "--tune: the test points have no labels. Import them again with labels "
+        "(mmdiff import FILE --labels FILE --role test), or give --weight."
     )
 
 
@@ -194,9 +195,13 @@ def test_bad_options_are_told_and_leave_the_store_as_it_was(command: str, told: 
 
 def test_scores_that_are_not_there_are_named_with_the_command_that_makes_them(tmp_path: Path) -> None:
     make_scored(tmp_path, 20, 10)
-    assert refused(tmp_path, "fuse").endswith("(none). Run first: mmdiff logreg")
+    assert refused(tmp_path, "fuse") == (
+        "scores/logreg and scores/diffusion: there are no scores of the test points yet. "
+        "Run: mmdiff build-graph; then mmdiff logreg; then mmdiff diffuse"
+    )
     logreg(tmp_path / "store", LogregRequest(iterations=5))
-    assert refused(tmp_path, "fuse").endswith("(scores/logreg). Run first: mmdiff diffuse")
+    assert refused(tmp_path, "fuse").endswith("Run: mmdiff build-graph; then mmdiff diffuse")
+    assert refused(tmp_path, "fuse logreg other").endswith("(scores/logreg). Name two of them.")
 
 
 def test_scores_of_other_test_points_are_refused(scored: Path) -> None:
@@ -230,5 +235,5 @@ def test_scores_that_are_negative_are_refused(scored: Path) -> None:
     store = Store.open(scored / "store")
     publish_diffusion(store, diffused(store) - 1)
     assert refused(scored, "fuse") == (
-        "scores/diffusion: scores that are negative or not finite are no scores of a diffusion. Run again: mmdiff diffuse"
+        "scores/diffusion: negative or infinite scores cannot come from a diffusion. Run again: mmdiff diffuse"
     )

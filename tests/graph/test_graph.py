@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import mmdiff
-from mmdiff.export import arrays as reading
-from mmdiff.export import stage
+from mmdiff.export import reading, stage
 from mmdiff.formats.errors import Corrupt, InputError
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
@@ -207,8 +206,13 @@ def test_exported_graph_is_W_for_scipy(
     assert list(np.load(quick_folder / "scale.npz")) == ["scale"]
 
 
-def test_exported_graph_tells_its_order(quick_folder: Path) -> None:
-    publish(quick_folder / "store", "graph/W", graph_arrays(), recipe("graph"))
-    export(Store.open(quick_folder / "store"), "graph/W", quick_folder / "W.npz")
-    np.testing.assert_array_equal(np.load(quick_folder / "W.npz")["order"], graph_arrays()["order"])
-    np.testing.assert_allclose(scipy.sparse.load_npz(quick_folder / "W.npz").sum(axis=1), 1)
+def test_exported_graph_has_the_users_order_or_the_internal_one(quick_folder: Path) -> None:
+    publish(quick_folder / "store", "graph/W", graph_arrays(), recipe("graph"), run={"command": "a test", "witness": {}})
+    store, order = Store.open(quick_folder / "store"), graph_arrays()["order"]
+    export(store, "graph/W", quick_folder / "user.npz")
+    export(store, "graph/W", quick_folder / "internal.npz", order="internal")
+    user, internal = (scipy.sparse.load_npz(quick_folder / f"{name}.npz").toarray() for name in ("user", "internal"))
+    assert "order" not in np.load(quick_folder / "user.npz")
+    np.testing.assert_allclose(internal.sum(axis=1), 1)
+    row_of_node = np.append(order, np.arange(len(order), len(user)))
+    np.testing.assert_array_equal(user[np.ix_(row_of_node, row_of_node)], internal)

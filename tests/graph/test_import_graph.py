@@ -19,7 +19,6 @@ from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.import_graph import Request, import_graph
 from mmdiff.importing.stage import import_descriptors
-from mmdiff.kernels.constants import COLUMN
 from tests.support.graphs import SomeLists, some_lists
 from tests.support.naive import naive_symmetrise, naive_weights
 from tests.support.stores import make_inputs, problems, publish, recipe, tree
@@ -107,9 +106,20 @@ def test_exported_graph_comes_back(tmp_path: Path, made: SomeLists) -> None:
     before = CsrGraph.open(tmp_path / "store")
     file = str(tmp_path / "W.npz")
     assert CliRunner().invoke(app, ["export", "graph/W", file, "--store", str(tmp_path / "store")]).exit_code == 0
-    scipy.sparse.save_npz(file, before.to_scipy(normalized=False))
     assert run(tmp_path, file).exit_code == 0
-    np.testing.assert_array_equal(CsrGraph.open(tmp_path / "store").indices & COLUMN, before.indices & COLUMN)
+    after = CsrGraph.open(tmp_path / "store")
+    for name in ("indptr", "indices", "scale"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    assert after.weights is None
+
+
+def test_exported_graph_with_a_damaged_scale_is_refused(tmp_path: Path, made: SomeLists) -> None:
+    matrix = scipy.sparse.csr_array(naive_symmetrise(made.neighbors)[0])
+    arrays = {"format": b"csr", "shape": matrix.shape, "indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data}
+    np.savez(tmp_path / "W.npz", row_scale=np.ones(3, np.float32), **arrays)
+    outcome = run(tmp_path, str(tmp_path / "W.npz"))
+    assert outcome.exit_code == 2
+    assert "row_scale does not fit its rows" in outcome.stderr
 
 
 def test_nodes_are_the_background_then_the_seeds_then_test_points(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_accuracies_are_those_of_evaluate(world: Path, page: str) -> None:
     outcome = CliRunner().invoke(app, ["evaluate", "--novel", "owl", "--json", "--store", str(world / "store")])
     for found in json.loads(outcome.stdout)["scores"]:
         for group in ("all", "novel"):
-            for figure in found["planes"][-1][group].values():
+            for figure in found["iterations"][-1][group].values():
                 assert f"{100 * figure['accuracy']:.1f}\N{NO-BREAK SPACE}%" in page
                 assert f"{100 * figure['low']:.1f}\N{EN DASH}{100 * figure['high']:.1f}" in page
     assert "its weight was chosen on these very test points" in page

@@ -108,7 +108,11 @@ def _start(work: Work, seeds: Seeds, buffers: Buffers) -> State:
     nodes = work.stream.graph.nodes
     if not work.whole:
         first = frontiers.first_frontier(seeds, nodes)
-        return first if work.variant.stored_dtype == "float32" else replace(first, values=bfloat16_decode(bfloat16_encode(first.values)))
+        return (
+            first
+            if work.variant.stored_dtype == "float32"
+            else replace(first, values=bfloat16_decode(bfloat16_encode(first.values)))
+        )
     out = buffers.target((nodes, seeds.classes), work.variant.stored_dtype)
     out[:] = 0
     _set_back(out, seeds)
