@@ -14,7 +14,7 @@ from mmdiff.formats.errors import InputError
 from mmdiff.graph import transpose, union
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import MOST_NODES
-from mmdiff.graph.union import LEAST_SUM
+from mmdiff.graph.union import LEAST_SUM, Incoming, MergedRows, Outgoing
 from mmdiff.graph.weights import Weighting
 from mmdiff.kernels.constants import RECIPROCAL_SHIFT
 
@@ -111,12 +111,11 @@ def graph_of(neighbors: NDArray[np.uint32], similarities: NDArray[np.float32], w
     source_weights = None if weights is None else np.empty(edges, np.float32)
     cursors = transpose.starts_of(degrees, 0, nodes)
     transpose.gather(neighbors, weights, 0, 0, cursors[0], sources, source_weights)
-    columns = np.empty(edges + neighbors.size, np.uint32)
-    values = None if weights is None else np.empty(len(columns), np.float32)
-    ends, scale = np.empty(nodes, np.int64), np.empty(nodes, np.float32)
-    union.merge(neighbors, weights, 0, cursors[0], sources, source_weights, columns, values, ends, scale)
-    size = int(ends[-1]) if nodes else 0
-    if values is not None:
-        values = values[:size].copy()
-        union.scale_of(ends, values, scale)
-    return CsrGraph(np.append(np.int64(0), ends), columns[:size].copy(), scale, values)
+    merged = MergedRows.empty(nodes, edges + neighbors.size, weights is not None)
+    union.merge(Outgoing(neighbors, weights), 0, Incoming(cursors[0], sources, source_weights), merged)
+    size = int(merged.ends[-1]) if nodes else 0
+    values = None
+    if merged.weights is not None:
+        values = merged.weights[:size].copy()
+        union.scale_of(merged.ends, values, merged.scale)
+    return CsrGraph(np.append(np.int64(0), merged.ends), merged.columns[:size].copy(), merged.scale, values)

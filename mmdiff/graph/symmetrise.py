@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import Draft
 from mmdiff.graph import transpose, union
 from mmdiff.graph.lists import Lists
+from mmdiff.graph.union import Incoming, MergedRows, Outgoing
 from mmdiff.graph.weights import Weighting
 from mmdiff.kernels.constants import NONE
 from mmdiff.runtime.memory import anonymous_bytes
@@ -65,24 +65,11 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Merged:
-    """Finished rows; `ends` count from the first of them."""
-
-    columns: NDArray[np.uint32]
-    weights: NDArray[Any] | None
-    ends: NDArray[np.int64]
-    scale: NDArray[np.float32]
-    reciprocal: int
-
-
-@dataclass(frozen=True)
-class Incoming:
-    """What leads to rows first..first+len(cursors)-1: sources in order, each row's up to its cursor."""
+class Range:
+    """The edges that lead to rows first..first+len(cursors)-1."""
 
     first: int
-    cursors: NDArray[np.uint32]
-    sources: NDArray[np.uint32]
-    weights: NDArray[np.float32] | None
+    incoming: Incoming
 
 
 @dataclass(frozen=True)
@@ -205,7 +192,7 @@ class Symmetriser:
             first = stop
         return ranges
 
-    def _gather(self, degrees: NDArray[np.uint32], first: int, stop: int, advance: Advance) -> Incoming:
+    def _gather(self, degrees: NDArray[np.uint32], first: int, stop: int, advance: Advance) -> Range:
         edges = int(degrees[:, first:stop].sum(dtype=np.int64))
         sources = np.empty(edges, np.uint32)
         weights = None if self.weighting is None else np.empty(edges, np.float32)
@@ -221,19 +208,19 @@ class Symmetriser:
         self._pass([0, *np.searchsorted(cursors[0], shares.astype(np.uint32)).tolist(), len(cursors[0])], gather, advance)
         if not transpose.is_filled(degrees, first, cursors):
             raise Stale("the lists of neighbours changed while the graph was made from them. Run the same command again.")
-        return Incoming(first, cursors[-1], sources, weights)
+        return Range(first, Incoming(cursors[-1], sources, weights))
 
-    def _merge(self, incoming: Incoming, done: Done, advance: Advance) -> Done:
+    def _merge(self, rows: Range, done: Done, advance: Advance) -> Done:
         written = done.edges
-        for merged in in_order(
-            self.pool, lambda rows: self._merge_rows(incoming, *rows), self._cuts(incoming), _ahead(self.threads)
+        for merged, reciprocal in in_order(
+            self.pool, lambda block: self._merge_rows(rows, *block), self._cuts(rows.incoming), _ahead(self.threads)
         ):
             self.growth.append("indptr", merged.ends + done.edges)
             self.growth.append("indices", merged.columns)
             self.growth.append("scale", merged.scale)
             if merged.weights is not None:
                 self.growth.append("weights", merged.weights)
-            done = Done(done.rows + len(merged.ends), done.edges + len(merged.columns), done.reciprocal + merged.reciprocal)
+            done = Done(done.rows + len(merged.ends), done.edges + len(merged.columns), done.reciprocal + reciprocal)
             advance(len(merged.ends))
             if done.edges - written >= _CHECKPOINT_EDGES:
                 self.growth.checkpoint(asdict(done))
@@ -241,7 +228,7 @@ class Symmetriser:
         return done
 
     def _cuts(self, incoming: Incoming) -> Iterator[tuple[int, int]]:
-        """Rows of a range, counted from its first, in pieces of no more incoming edges than a block has, or of one row."""
+        """Rows of a range, counted from its first, in blocks of no more incoming edges than BLOCK_EDGES, or of one row."""
         cursors = incoming.cursors
         start = 0
         while start < len(cursors):
@@ -251,23 +238,21 @@ class Symmetriser:
             yield start, stop
             start = stop
 
-    def _merge_rows(self, incoming: Incoming, start: int, stop: int) -> Merged:
-        neighbors, weights = self._block(incoming.first + start, incoming.first + stop)
+    def _merge_rows(self, rows: Range, start: int, stop: int) -> tuple[MergedRows, int]:
+        """Rows start..stop-1 of a range, and their number of reciprocal edges."""
+        incoming = rows.incoming
+        outgoing = Outgoing(*self._block(rows.first + start, rows.first + stop))
         before = int(incoming.cursors[start - 1]) if start else 0
-        most = neighbors.size + int(incoming.cursors[stop - 1]) - before
-        columns = np.empty(most, np.uint32)
-        values = None if weights is None else np.empty(most, np.float32)
-        ends, scale = np.empty(stop - start, np.int64), np.empty(stop - start, np.float32)
-        reciprocal = union.merge(
-            *(neighbors, weights, start, incoming.cursors, incoming.sources, incoming.weights, columns, values, ends, scale)
-        )
-        edges = int(ends[-1])
+        most = outgoing.neighbors.size + int(incoming.cursors[stop - 1]) - before
+        merged = MergedRows.empty(stop - start, most, self.weighting is not None)
+        reciprocal = union.merge(outgoing, start, incoming, merged)
+        edges = int(merged.ends[-1])
         stored = None
-        if values is not None and self.weighting is not None:
+        if merged.weights is not None and self.weighting is not None:
             # Rows are normalised by the sum of what is stored, so that they sum to 1 in either precision.
-            stored = values[:edges].astype(self.weighting.dtype, copy=False)
-            union.scale_of(ends, stored.astype(np.float32, copy=False), scale)
-        return Merged(columns[:edges], stored, ends, scale, reciprocal)
+            stored = merged.weights[:edges].astype(self.weighting.dtype, copy=False)
+            union.scale_of(merged.ends, stored.astype(np.float32, copy=False), merged.scale)
+        return merged._replace(columns=merged.columns[:edges], weights=stored), reciprocal
 
     def _pass(self, lanes: list[int], visit: Visit, advance: Advance, weighted: bool = True) -> None:
         """Goes through all lists once for each lane (from one number to the next), all slices and lanes at the same time."""

@@ -9,9 +9,11 @@ In numba, int(x) of a uint32 is a uint64, and that with an int64 a float64; `0 +
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from mmdiff.kernels.constants import NONE, RECIPROCAL_SHIFT
@@ -27,81 +29,149 @@ LEAST_SUM = 1e-37
 _MOST_PAIRED = 256
 
 
+class Outgoing(NamedTuple):
+    """The lists of some nodes, one row each, and the weights of their entries (None: constant weights)."""
+
+    neighbors: NDArray[np.uint32]
+    weights: NDArray[np.float32] | None
+
+
+class Incoming(NamedTuple):
+    """The edges that lead to a range of rows: sources in order, those of row i up to `cursors[i]`."""
+
+    cursors: NDArray[np.uint32]
+    sources: NDArray[np.uint32]
+    weights: NDArray[np.float32] | None
+
+
+class MergedRows(NamedTuple):
+    """Rows of W0 + W0^T: row i ends at `ends[i]`; `scale` is 1/sum. Arrays of columns and weights may be longer than needed."""
+
+    columns: NDArray[np.uint32]
+    weights: NDArray[np.float32] | None
+    ends: NDArray[np.int64]
+    scale: NDArray[np.float32]
+
+    @classmethod
+    def empty(cls, rows: int, most_edges: int, weighted: bool) -> MergedRows:
+        """Arrays to write so many rows of at most so many edges into."""
+        weights = np.empty(most_edges, np.float32) if weighted else None
+        return cls(np.empty(most_edges, np.uint32), weights, np.empty(rows, np.int64), np.empty(rows, np.float32))
+
+
+class Entries(NamedTuple):
+    """Nodes, each with its weight where edges are weighted."""
+
+    nodes: NDArray[np.uint32]
+    weights: NDArray[np.float32] | None
+
+
+def weight_at(weights: NDArray[np.float32] | None, at: Any) -> Any:  # noqa: ARG001
+    """A weight, or 0 where edges have none, inside kernels."""
+    raise RuntimeError("weight_at is for kernels")
+
+
+def set_weight(weights: NDArray[np.float32] | None, at: Any, weight: Any) -> None:  # noqa: ARG001
+    """Stores a weight where edges have some, inside kernels."""
+    raise RuntimeError("set_weight is for kernels")
+
+
+# Chosen by type: numba removes a branch on None only where the value is an argument of the kernel by itself.
+@overload(weight_at, inline="always")
+def _weight_at(weights: Any, at: Any) -> Any:  # noqa: ARG001
+    def constant(weights: Any, at: Any) -> Any:  # noqa: ARG001
+        return np.float32(0)
+
+    def stored(weights: Any, at: Any) -> Any:
+        return weights[at]
+
+    return constant if weights == types.none else stored
+
+
+@overload(set_weight, inline="always")
+def _set_weight(weights: Any, at: Any, weight: Any) -> Any:  # noqa: ARG001
+    def nothing(weights: Any, at: Any, weight: Any) -> None:
+        pass
+
+    def store(weights: Any, at: Any, weight: Any) -> None:
+        weights[at] = weight
+
+    return nothing if weights == types.none else store
+
+
 @kernel
-def place_sorted(
-    row: NDArray[np.uint32],
-    weights: NDArray[np.float32] | None,
-    found: NDArray[np.uint32],
-    found_weights: NDArray[np.float32] | None,
-) -> None:
-    """Puts each entry of a long list where the first of its kind would be if the list were sorted."""
+def weights_for(weights: NDArray[np.float32] | None, size: int) -> NDArray[np.float32] | None:
+    """An array for so many weights, or None where edges have none."""
+    return None if weights is None else np.empty(size, np.float32)
+
+
+@kernel
+def row_of(weights: NDArray[np.float32] | None, row: int) -> NDArray[np.float32] | None:
+    return None if weights is None else weights[row]
+
+
+@kernel
+def place_sorted(row: NDArray[np.uint32], weights: NDArray[np.float32] | None, found: Entries) -> None:
+    """Puts each entry of a long list where the first of its equals would be if the list were sorted."""
+    nodes, node_weights = found.nodes, found.weights
     order = np.argsort(row)
     place = 0
     for i in range(len(row)):
         j = order[i]
         if i > 0 and row[j] != row[order[i - 1]]:
             place = i
-        found[place] = row[j]
-        if weights is not None and found_weights is not None:
-            found_weights[place] = max(found_weights[place], weights[j])
+        nodes[place] = row[j]
+        set_weight(node_weights, place, max(weight_at(node_weights, place), weight_at(weights, j)))
 
 
 @kernel
-def sort_distinct(
-    row: NDArray[np.uint32],
-    weights: NDArray[np.float32] | None,
-    found: NDArray[np.uint32],
-    found_weights: NDArray[np.float32] | None,
-) -> int:
-    """The different neighbours of a list, by number; one that occurs twice has the larger weight. Returns how many there are.
+def sort_distinct(row: NDArray[np.uint32], weights: NDArray[np.float32] | None, found: Entries) -> int:
+    """Writes the distinct neighbours of a list by number, repeated ones with their largest weight; returns their count.
 
-    An entry's place is the number of smaller entries: no branches to mispredict, and equal entries meet in the same place.
+    An entry's place is the number of smaller entries: no branches to mispredict, and equal entries share a place.
     """
+    nodes, node_weights = found.nodes, found.weights
     k = len(row)
     for j in range(k):
-        found[j] = NONE
-    if found_weights is not None:
-        for j in range(k):
-            found_weights[j] = 0
+        nodes[j] = NONE
+    for j in range(k):
+        set_weight(node_weights, j, np.float32(0))
     if k > _MOST_PAIRED:
-        place_sorted(row, weights, found, found_weights)
+        place_sorted(row, weights, found)
     else:
         for i in range(k):
             place: Any = np.uint32(0)
             for j in range(k):
                 place = np.uint32(place + (row[j] < row[i]))
-            found[place] = row[i]
-            if weights is not None and found_weights is not None:
-                found_weights[place] = max(found_weights[place], weights[i])
+            nodes[place] = row[i]
+            set_weight(node_weights, place, max(weight_at(node_weights, place), weight_at(weights, i)))
     size = 0
     for j in range(k):
-        node = found[j]
-        found[size] = node
-        if found_weights is not None:
-            found_weights[size] = found_weights[j]
+        node = nodes[j]
+        nodes[size] = node
+        set_weight(node_weights, size, weight_at(node_weights, j))
         size += node != NONE
     return size
 
 
 @kernel
-def drop_repeated(incoming: NDArray[np.uint32], incoming_weights: NDArray[np.float32] | None, start: int, stop: int) -> int:
+def drop_repeated(incoming: Incoming, start: int, stop: int) -> int:
     """Keeps each source once, in place (sources are in order); returns where they end now."""
+    sources, weights = incoming.sources, incoming.weights
     end = start
     for at in range(start, stop):
-        if end > start and incoming[end - 1] == incoming[at]:
-            if incoming_weights is not None:
-                incoming_weights[end - 1] = max(incoming_weights[end - 1], incoming_weights[at])
+        if end > start and sources[end - 1] == sources[at]:
+            set_weight(weights, end - 1, max(weight_at(weights, end - 1), weight_at(weights, at)))
         else:
-            incoming[end] = incoming[at]
-            if incoming_weights is not None:
-                incoming_weights[end] = incoming_weights[at]
+            sources[end] = sources[at]
+            set_weight(weights, end, weight_at(weights, at))
             end += 1
     return end
 
 
 @kernel
 def longest_of(cursors: NDArray[np.uint32], first_row: int, rows: int) -> int:
-    """The most entries that lead to one of these rows."""
+    """The largest number of edges that lead to one of these rows."""
     most = 0
     for row in range(first_row, first_row + rows):
         most = max(most, (0 + cursors[row]) - (0 + cursors[row - 1] if row > 0 else 0))
@@ -109,21 +179,33 @@ def longest_of(cursors: NDArray[np.uint32], first_row: int, rows: int) -> int:
 
 
 @kernel
-def lay_side_by_side(
-    own: NDArray[Any], incoming: NDArray[Any], begin: np.uint64, stop: np.uint64, entries: NDArray[Any], nothing: Any
+def concatenate(
+    own: NDArray[Any], incoming: NDArray[Any], begin: np.uint64, stop: np.uint64, entries: NDArray[Any], fill: Any
 ) -> None:
-    """entries = own, incoming[begin:stop], and nothing behind them."""
+    """entries = own, incoming[begin:stop], fill."""
     k, size = np.uint64(len(own)), np.uint64(stop - begin)
     for j in range(k):
         entries[j] = own[j]
     for j in range(size):
         entries[k + j] = incoming[begin + j]
-    entries[k + size] = nothing
+    entries[k + size] = fill
+
+
+@kernel
+def concatenate_weights(
+    own: NDArray[np.float32] | None,
+    incoming: NDArray[np.float32] | None,
+    begin: np.uint64,
+    stop: np.uint64,
+    entries: NDArray[np.float32] | None,
+) -> None:
+    if own is not None and incoming is not None and entries is not None:
+        concatenate(own, incoming, begin, stop, entries, np.float32(0))
 
 
 @kernel
 def is_repeated(entries: NDArray[np.uint32], start: np.uint64, stop: np.uint64) -> bool:
-    """Whether some of these entries, which are in order, are the same."""
+    """Whether two of these entries, which are in order, are equal."""
     same = False
     for j in range(start + _NEXT, stop):
         same |= entries[j - _NEXT] == entries[j]
@@ -133,41 +215,40 @@ def is_repeated(entries: NDArray[np.uint32], start: np.uint64, stop: np.uint64) 
 @kernel
 def unite_by_place(
     k: int,
-    entries: NDArray[np.uint32],
-    entry_weights: NDArray[np.float32] | None,
+    entries: Entries,
     total: np.uint64,
     places: NDArray[np.uint32],
-    placed: NDArray[np.uint32],
-    placed_weights: NDArray[np.float32] | None,
+    placed: Entries,
     first: np.uint64,
-    columns: NDArray[np.uint32],
-    values: NDArray[np.float32] | None,
+    merged: MergedRows,
 ) -> Any:
-    """Writes the union of entries[:k] and of entries[k:total], which is in order; returns where it ends.
+    """Writes the union of entries[:k] and of entries[k:total], which is in order; returns its end.
 
-    That is `first` itself if some entry is missing or repeated: nothing is said of what was written then.
+    The end is `first` itself if an entry is missing or repeated; what was written is then undefined.
     """
-    if is_repeated(entries, np.uint64(k), total):
+    nodes, weights, placed_nodes, placed_weights = entries.nodes, entries.weights, placed.nodes, placed.weights
+    columns, values = merged.columns, merged.weights
+    if is_repeated(nodes, np.uint64(k), total):
         return first
     for at in range(0, k, LANES):
-        count_smaller(entries, np.int64(total), at, places)
+        count_smaller(nodes, np.int64(total), at, places)
     for j in range(total):
-        placed[j] = NONE
+        placed_nodes[j] = NONE
     for j in range(k):
-        placed[places[j]] = entries[j]
-        if entry_weights is not None and placed_weights is not None:
-            placed_weights[places[j]] = entry_weights[j]
+        placed_nodes[places[j]] = nodes[j]
+        set_weight(placed_weights, places[j], weight_at(weights, j))
     size: Any = first
     q: Any = np.uint64(k)
     both: Any = np.uint64(0)
     for s in range(total):
-        x, y = placed[s], entries[q]
-        # What is left of the incoming entries is not smaller than the entry of a place, and NONE is larger than all.
+        x, y = placed_nodes[s], nodes[q]
+        # The remaining incoming entries are not smaller than the entry of a place, and NONE is larger than all.
         columns[size] = min(x, y) | np.uint32(np.uint32(x == y) << RECIPROCAL_SHIFT)
-        if values is not None and entry_weights is not None and placed_weights is not None:
-            value = entry_weights[q] if x == NONE else placed_weights[s]
-            values[size] = value + entry_weights[q] if x == y else value
-        # Of an edge that goes both ways the place behind it is the other half.
+        # Both are read before one is chosen: a branch here takes half as long again.
+        mine, other = weight_at(placed_weights, s), weight_at(weights, q)
+        weight = other if x == NONE else mine
+        set_weight(values, size, weight + other if x == y else weight)
+        # A reciprocal edge has two places; the second is skipped.
         size += _NEXT - both
         both = np.uint64(x == y)
         q += np.uint64(x == NONE)
@@ -176,33 +257,25 @@ def unite_by_place(
 
 @kernel
 def unite_by_order(
-    own: NDArray[np.uint32],
-    own_weights: NDArray[np.float32] | None,
-    count: int,
-    incoming: NDArray[np.uint32],
-    incoming_weights: NDArray[np.float32] | None,
-    begin: int,
-    stop: int,
-    first: np.uint64,
-    columns: NDArray[np.uint32],
-    values: NDArray[np.float32] | None,
+    own: Entries, count: int, incoming: Incoming, begin: int, stop: int, first: np.uint64, merged: MergedRows
 ) -> Any:
-    """Writes the union of own[:count] and incoming[begin:stop], both in order and each without repetition; returns its end."""
-    # Positions are unsigned: what could be negative would be checked for counting from the end.
+    """Writes the union of own[:count] and incoming[begin:stop], both in order and without repetition; returns its end."""
+    # Positions are unsigned: numba checks signed indices for counting from the end.
+    own_nodes, own_weights, sources, weights = own.nodes, own.weights, incoming.sources, incoming.weights
+    columns, values = merged.columns, merged.weights
     size: Any = first
     p, own_end = np.uint64(0), np.uint64(count)
     q, end = np.uint64(begin), np.uint64(stop)
     while p < own_end or q < end:
-        x = own[p] if p < own_end else NONE
-        y = incoming[q] if q < end else NONE
+        x = own_nodes[p] if p < own_end else NONE
+        y = sources[q] if q < end else NONE
         columns[size] = min(x, y) | np.uint32(np.uint32(x == y) << RECIPROCAL_SHIFT)
-        if values is not None and own_weights is not None and incoming_weights is not None:
-            value = np.float32(0)
-            if x <= y:
-                value += own_weights[p]
-            if y <= x:
-                value += incoming_weights[q]
-            values[size] = value
+        value = np.float32(0)
+        if x <= y:
+            value += weight_at(own_weights, p)
+        if y <= x:
+            value += weight_at(weights, q)
+        set_weight(values, size, value)
         p += np.uint64(x <= y)
         q += np.uint64(y <= x)
         size += _NEXT
@@ -210,29 +283,18 @@ def unite_by_order(
 
 
 @kernel
-def merge(
-    neighbors: NDArray[np.uint32],
-    weights: NDArray[np.float32] | None,
-    first_row: int,
-    cursors: NDArray[np.uint32],
-    incoming: NDArray[np.uint32],
-    incoming_weights: NDArray[np.float32] | None,
-    columns: NDArray[np.uint32],
-    values: NDArray[np.float32] | None,
-    ends: NDArray[np.int64],
-    scale: NDArray[np.float32],
-) -> int:
-    """Writes rows of W0 + W0^T: their columns, values (where weighted), ends and 1/sums (where not); returns the reciprocals.
+def merge(outgoing: Outgoing, first_row: int, incoming: Incoming, merged: MergedRows) -> int:
+    """Writes rows of W0 + W0^T; returns the number of reciprocal edges. Without weights `scale` is written too.
 
-    `first_row` is the number of the first row within the range. Rows of the range are consumed: each is merged once.
+    `first_row` is the number of the first row within the range of `incoming`, whose rows are consumed: each is merged once.
     """
+    neighbors, cursors, ends, scale = outgoing.neighbors, incoming.cursors, merged.ends, merged.scale
     k = neighbors.shape[1]
-    room = 2 * k + longest_of(cursors, first_row, len(neighbors)) + LANES
-    own, places = np.empty(k, np.uint32), np.empty(k + LANES, np.uint32)
-    entries, placed = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    own_weights = None if weights is None else np.empty(k, np.float32)
-    entry_weights = None if weights is None else np.empty(room, np.float32)
-    placed_weights = None if weights is None else np.empty(room, np.float32)
+    capacity = 2 * k + longest_of(cursors, first_row, len(neighbors)) + LANES
+    places = np.empty(k + LANES, np.uint32)
+    own = Entries(np.empty(k, np.uint32), weights_for(outgoing.weights, k))
+    entries = Entries(np.empty(capacity, np.uint32), weights_for(outgoing.weights, capacity))
+    placed = Entries(np.empty(capacity, np.uint32), weights_for(outgoing.weights, capacity))
     size: Any = np.uint64(0)
     reciprocals: Any = 0
     for i in range(len(neighbors)):
@@ -241,18 +303,16 @@ def merge(
         stop = 0 + cursors[row]
         total = k + stop - begin
         first: Any = size
+        weights = row_of(outgoing.weights, i)
         if k <= _MOST_PAIRED:
-            lay_side_by_side(neighbors[i], incoming, np.uint64(begin), np.uint64(stop), entries, NONE)
-            if weights is not None and incoming_weights is not None and entry_weights is not None:
-                lay_side_by_side(weights[i], incoming_weights, np.uint64(begin), np.uint64(stop), entry_weights, np.float32(0))
-            size = unite_by_place(
-                k, entries, entry_weights, np.uint64(total), places, placed, placed_weights, first, columns, values
-            )
+            concatenate(neighbors[i], incoming.sources, np.uint64(begin), np.uint64(stop), entries.nodes, NONE)
+            concatenate_weights(weights, incoming.weights, np.uint64(begin), np.uint64(stop), entries.weights)
+            size = unite_by_place(k, entries, np.uint64(total), places, placed, first, merged)
         if size == first:
-            count = sort_distinct(neighbors[i], None if weights is None else weights[i], own, own_weights)
-            stop = drop_repeated(incoming, incoming_weights, begin, stop)
+            count = sort_distinct(neighbors[i], weights, own)
+            stop = drop_repeated(incoming, begin, stop)
             total = count + stop - begin
-            size = unite_by_order(own, own_weights, count, incoming, incoming_weights, begin, stop, first, columns, values)
+            size = unite_by_order(own, count, incoming, begin, stop, first, merged)
         reciprocals += total - np.int64(size - first)
         ends[i] = np.int64(size)
         scale[i] = np.float32(1.0 / total) if total > 0 else np.float32(0)
@@ -261,7 +321,7 @@ def merge(
 
 @kernel
 def scale_of(ends: NDArray[np.int64], values: NDArray[np.float32], scale: NDArray[np.float32]) -> None:
-    """1/sum of each row of values, 0 where there is nothing to divide by."""
+    """Writes 1/sum of each row of values, 0 where the sum is too small to divide by."""
     start = 0
     for row in range(len(ends)):
         total = 0.0

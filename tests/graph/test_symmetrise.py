@@ -23,7 +23,7 @@ from mmdiff.formats.errors import BadOption, Corrupt, Stale
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import ArrayLists, Block
-from mmdiff.graph.union import merge
+from mmdiff.graph.union import Incoming, MergedRows, Outgoing, merge
 from mmdiff.graph.weights import Weighting
 from mmdiff.kernels.constants import COLUMN, NONE
 from mmdiff.runtime.progress import Advance
@@ -108,10 +108,9 @@ def test_a_row_is_the_same_by_place_and_by_order(seed: int, own: int, leading: i
     rows = []
     # One more place in the list, for nobody, is what makes it be sorted.
     for lists in (neighbors, np.append(neighbors, np.full((1, 1), NONE, np.uint32), axis=1)):
-        columns, ends, scale = np.zeros(own + leading + 1, np.uint32), np.zeros(1, np.int64), np.zeros(1, np.float32)
-        cursors = np.array([leading], np.uint32)
-        both = merge(lists, None, 0, cursors, incoming.copy(), None, columns, None, ends, scale)
-        rows.append((both, columns[: ends[0]].tolist(), scale.tolist()))
+        merged = MergedRows.empty(1, own + leading + 1, weighted=False)
+        both = merge(Outgoing(lists, None), 0, Incoming(np.array([leading], np.uint32), incoming.copy(), None), merged)
+        rows.append((both, merged.columns[: merged.ends[0]].tolist(), merged.scale.tolist()))
     expected = np.union1d(neighbors[0], incoming)
     twice = np.isin(expected, neighbors[0]) & np.isin(expected, incoming)
     assert rows[0] == rows[1]
