@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.api import spread
+from mmdiff.diffusion import api
 from mmdiff.diffusion.engine.product import matmul
-from mmdiff.diffusion.options import DiffusionOptions, with_options
-from mmdiff.evaluation.metrics import evaluate_columns
+from mmdiff.diffusion.options import options_of
+from mmdiff.evaluation.metrics import NO_COLUMN, evaluate_scores
 from mmdiff.formats.errors import BadLabels, CountMismatch, Parameter
 from mmdiff.formats.sources.base import Column
 from mmdiff.formats.sources.columns.in_memory import column_of
@@ -26,6 +26,7 @@ from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import NONE
 from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.results import Evaluation, Scores, class_titles
+from mmdiff.signatures import with_diffusion_options
 
 
 class Graph:
@@ -203,8 +204,8 @@ def knn_graph(
         return Graph(store.graph.internal.in_memory())
 
 
-@with_options(DiffusionOptions)
-def diffuse(graph: Graph, y: Any, *, neighbors: Any = None, prior: Any = None, **options: Any) -> Scores:
+@with_diffusion_options
+def diffuse(graph: Graph, y: Any, *, neighbors: Any = None, **options: Any) -> Scores:
     """Spreads a few labels over a graph (paper, section 3.3).
 
     Args:
@@ -213,7 +214,6 @@ def diffuse(graph: Graph, y: Any, *, neighbors: Any = None, prior: Any = None, *
             Several labels a row as a second dimension, or as lists.
         neighbors: rows of the graph near each test point, (points, k), -1 where there are fewer. If given, the result scores
             these points instead of the rows of the graph.
-        prior: a weight for each class, in the order of the result's `classes`, for eta "prior" or "sinkhorn".
 
     Returns:
         `Scores` with L after the last iteration: one row for each row of the graph, or for each test point.
@@ -225,7 +225,7 @@ def diffuse(graph: Graph, y: Any, *, neighbors: Any = None, prior: Any = None, *
     >>> result.predict()[[1, 58]]
     array(['cat', 'dog'], dtype=object)
     """
-    chosen = DiffusionOptions(**options)
+    chosen = options_of(options)
     column = column_of(y, "y")
     if len(column) != len(graph):
         raise CountMismatch(
@@ -235,10 +235,13 @@ def diffuse(graph: Graph, y: Any, *, neighbors: Any = None, prior: Any = None, *
     labels, classes = encode(column, None, numbered=True, where="y")
     if (labels == UNLABELLED).all():
         raise BadLabels(Parameter("y"), ": no row has a label, so there is nothing to spread. Label at least one.")
-    weights = None if prior is None else np.asarray(prior, np.float64)
     lists = None if neighbors is None else _checked_neighbors(graph, np.asarray(neighbors))
-    found = spread(graph.internal, labels, len(classes), chosen, weights, lists)
-    return Scores(found, class_titles(_public(column, classes)), (chosen.iterations,))
+    own = graph.internal
+    found = api.diffuse(own, labels[own.rows_of(np.arange(own.nodes))], classes=len(classes), neighbors=lists, **vars(chosen))
+    titles = class_titles(_public(column, classes))
+    if lists is None:
+        return Scores(found[own.node_of_row], titles, (chosen.iterations,))
+    return Scores(found[-1], titles, tuple(chosen.kept_iterations), _earlier=found)
 
 
 def _public(column: Column, classes: Classes) -> Classes:
@@ -291,13 +294,14 @@ def evaluate(scores: Any, y: Any, *, top: Sequence[int] = (1, 5), classes: Any =
         )
     known = getattr(values, "classes", None) if classes is None else np.asarray(classes)
     labels, found = encode(column, None, numbered=True, where="y")
-    return evaluate_columns(
-        np.asarray(values), _columns(class_titles(_public(column, found)), known, values.shape[1])[labels], top
-    )
+    columns = _columns(class_titles(_public(column, found)), known, values.shape[1])
+    figures = evaluate_scores(np.asarray(values), columns[labels], top)
+    points = int((labels.reshape(len(labels), -1) != UNLABELLED).any(axis=1).sum())
+    return Evaluation({"points": points, **{name: figure.to_json() for name, figure in figures.items()}})
 
 
 def _columns(titles: NDArray[Any], known: NDArray[Any] | None, width: int) -> NDArray[np.int64]:
-    """The column of each class, -2 for those that have none, and -1 behind them for no label."""
+    """The column of each class, NO_COLUMN for those that have none, and -1 behind them for no label."""
     if known is None:
         if titles.dtype.kind not in "iu":
             raise BadLabels(
@@ -307,4 +311,4 @@ def _columns(titles: NDArray[Any], known: NDArray[Any] | None, width: int) -> ND
     if len(known) != width:
         raise CountMismatch(Parameter("classes"), f": {len(known):,} classes for {width:,} columns of scores. Name each.")
     place = {title: column for column, title in enumerate(known.tolist())}
-    return np.array([place.get(title, -2) for title in titles.tolist()] + [UNLABELLED], np.int64)
+    return np.array([place.get(title, NO_COLUMN) for title in titles.tolist()] + [UNLABELLED], np.int64)

@@ -105,6 +105,7 @@ class Scores:
     summary: Summary = field(default_factory=Summary)
     _artifact: Artifact | None = None
     _zero_is_unreached: bool = True
+    _earlier: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", ScoreMatrix.of(self.scores, self.classes))
@@ -130,9 +131,8 @@ class Scores:
         if iteration not in self.iterations:
             known = ", ".join(map(str, self.iterations)) or "none"
             raise BadOption(Parameter("iteration", iteration), f": the scores of this iteration were not kept. Kept: {known}.")
-        if self._artifact is None:
-            return self.scores
-        return ScoreMatrix.of(self._artifact.array("scores")[self.iterations.index(iteration)], self.classes)
+        kept = self._artifact.array("scores") if self._artifact is not None else self._earlier
+        return self.scores if kept is None else ScoreMatrix.of(kept[self.iterations.index(iteration)], self.classes)
 
     def predict(self) -> NDArray[Any]:
         """The best class of each row; -1, or None where classes have names, for rows that no label has reached.
@@ -193,11 +193,6 @@ def _named(columns: NDArray[np.int64], classes: NDArray[Any]) -> NDArray[Any]:
     if classes.dtype.kind in "iu":
         return np.append(classes, UNLABELLED)[columns]
     return np.append(classes.astype(object), None)[columns]
-
-
-def evaluation_summary(figures: dict[str, Any], points: int) -> Summary:
-    """Accuracies of one set of points."""
-    return Evaluation({"points": points, **{top: figure.to_json() for top, figure in figures.items()}})
 
 
 class Evaluation(Summary):

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmdiff.diffusion.options import DiffusionOptions, with_options
 from mmdiff.formats.errors import Placeholder, call, one_of
 from mmdiff.formats.store.store import Store as Files
 from mmdiff.results import Scores, Summary
 from mmdiff.runtime.progress import Progress
+from mmdiff.signatures import with_diffusion_options
 from mmdiff.store_reading import StoreReader
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class StoreScorer(StoreReader):
         super().__init__(files, progress)
         self._memory, self._dask, self._command = memory, dask, command
 
-    @with_options(DiffusionOptions)
+    @with_diffusion_options
     def diffuse(
         self,
         *,
@@ -73,11 +73,11 @@ class StoreScorer(StoreReader):
         return Scores._of(outcome.artifact, Summary(outcome.summary()))
 
     def _diffusion_request(self, *, classes: Any = None, predict_nodes: Any = False, **options: Any) -> Any:
-        from mmdiff.diffusion.stage import request_of
+        from mmdiff.diffusion.stage import Request
 
         chosen = classes if classes is None or isinstance(classes, str) else ",".join(map(str, classes))
         given = {"classes": classes, "predict_nodes": predict_nodes, **options}
-        return request_of(
+        return Request(
             classes=chosen,
             predict_nodes=predict_nodes if isinstance(predict_nodes, bool) else Path(predict_nodes),
             memory=self._memory,

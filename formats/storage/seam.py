@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -266,3 +267,12 @@ def _full_disk_explained(path: Path) -> Iterator[None]:
             call("gc"),
             " may help) and run the same command again.",
         ) from None
+
+
+@contextmanager
+def temporary_folder(size: int) -> Iterator[Path]:
+    """A folder that is removed at the end: in shared memory if `size` bytes take little of it, else with temporary files."""
+    memory = Path("/dev/shm")
+    small = memory.is_dir() and os.access(memory, os.W_OK) and 4 * size < free_bytes(memory)
+    with TemporaryDirectory(prefix="mmdiff-", dir=memory if small else None) as folder:
+        yield Path(folder)

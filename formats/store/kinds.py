@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.progress import Progress

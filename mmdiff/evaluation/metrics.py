@@ -27,6 +27,9 @@ from mmdiff.labels.classes import UNLABELLED
 # The rank of a point without a class, or of a class without seeds: not within any top k.
 NO_RANK = np.iinfo(np.int32).max
 
+# A label whose class has no column of scores: always an error.
+NO_COLUMN = -2
+
 _BLOCK_VALUES = 1 << 22
 
 
@@ -93,18 +96,15 @@ class Accuracy:
 def evaluate_scores(scores: NDArray[Any], labels: NDArray[np.integer], top: Sequence[int] = (1, 5)) -> dict[str, Accuracy]:
     """The accuracies `top1`, `top5`, ... of scores (rows, classes), as `mmdiff evaluate` gives them.
 
-    `labels` are columns of the scores, (rows) or (rows, labels per row), -1 for none. The best label of a row counts; rows
-    without labels are left out.
+    `labels` are columns of the scores, (rows) or (rows, labels per row), -1 for none and NO_COLUMN for a class that the scores
+    do not have. The best label of a row counts; rows without labels are left out.
     """
     tops = checked_top(top)
     columns = labels.reshape(len(labels), -1)
     if scores.ndim != 2 or len(columns) != len(scores):
         raise CountMismatch(f"labels of {len(columns):,} rows for scores of shape {scores.shape}. Give labels for each row.")
-    outside = (columns < UNLABELLED) | (columns >= scores.shape[1])
-    if outside.any():
-        row = int(outside.any(axis=1).argmax())
-        raise BadLabels(f"row {row}: label {columns[outside][0]}, but the scores are of {scores.shape[1]:,} classes.")
-    found = accuracies(ranks_of(scores, columns)[(columns != UNLABELLED).any(axis=1)], tops)
+    known = np.where(columns < scores.shape[1], np.maximum(columns, UNLABELLED), UNLABELLED)
+    found = accuracies(ranks_of(scores, known)[(columns != UNLABELLED).any(axis=1)], tops)
     if found is None:
         raise BadLabels("no row has a label to compare with. Give at least one.")
     return found

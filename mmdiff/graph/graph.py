@@ -74,6 +74,11 @@ class CsrGraph:
 
         return symmetric_graph(matrix, "the matrix")[0]
 
+    def in_memory(self) -> CsrGraph:
+        """A copy that needs no file."""
+        weights, order = (None if values is None else np.array(values) for values in (self.weights, self.order))
+        return CsrGraph(np.array(self.indptr), np.array(self.indices), np.array(self.scale), weights, order)
+
     def to_scipy(self, normalized: bool = True) -> Any:
         """W as a scipy.sparse.csr_array of float32, or with `normalized=False` W0 + W0^T."""
         from scipy.sparse import csr_array

@@ -28,7 +28,7 @@ def given_source(source: Any) -> tuple[Sequence[str] | Source, Json | None]:
     if values.ndim != 2:
         raise UnreadableSource(
             Parameter("source"),
-            f": an array of shape {values.shape}. Give one row of numbers for each image or text, or a path.",
+            f": an array of shape {values.shape}. Give one row of numbers for each image or text.",
         )
     opened = source_of(values)
     return opened, fingerprint_of_array("array", values) if isinstance(opened, ArraySource) else None
@@ -39,12 +39,8 @@ def given_column(values: Any, what: str) -> str | Given | None:
     if values is None or isinstance(values, (str, Path)):
         return None if values is None else str(values)
     column = column_of(values, what)
-    stored = column.values.utf8 if isinstance(column.values, Strings) else column.values
-    fingerprint = fingerprint_of_array("array", stored)
-    if isinstance(column.values, Strings):
-        lengths = fingerprint_of_array("array", column.values.offsets)
-        fingerprint |= {"digest": fingerprint["digest"][:12] + lengths["digest"][:12]}
-    return Given(column=column, fingerprint=fingerprint, name=what)
+    stored = (column.values.offsets, column.values.utf8) if isinstance(column.values, Strings) else (column.values,)
+    return Given(column=column, fingerprint=fingerprint_of_array("array", *stored), name=what)
 
 
 def given_class_names(names: Any) -> str | Mapping[int, str] | None:

@@ -8,9 +8,12 @@ How much memory this process holds and the machine has, so that a stage can keep
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from mmdiff.formats.errors import BadOption, Parameter
 
 # Version 1 writes "no limit" as the largest number of pages.
 _UNLIMITED = 1 << 60
@@ -111,3 +114,13 @@ def machine_memory(cgroups: Cgroups, meminfo: str) -> tuple[int, int]:
 def available_bytes() -> int:
     """Memory that nobody holds; what is in the page cache makes room."""
     return machine_memory(Cgroups(), Path("/proc/meminfo").read_text())[1]
+
+
+def parse_bytes(amount: int | str) -> int:
+    """A memory limit in bytes, from bytes or from text such as `4G`, `4GiB` or `800M`."""
+    if isinstance(amount, int) and not isinstance(amount, bool) and amount > 0:
+        return amount
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", str(amount).strip(), re.IGNORECASE)
+    if found is None or float(found[1]) == 0:
+        raise BadOption(Parameter("memory", amount), ": not an amount of memory. Write it like 4G or 800M.")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))

@@ -31,7 +31,7 @@ def test_the_code_of_the_readme_runs(tmp_path: Path) -> None:
     for file in (ROOT / "tests" / "sample").iterdir():
         shutil.copy(file, tmp_path)
     blocks = re.findall(r"(?s)<!-- runs -->\n```(\w+)\n(.*?)```", README)
-    assert [language for language, _ in blocks] == ["sh", "sh", "python"]
+    assert [language for language, _ in blocks] == ["python", "python", "sh", "sh"]
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     for language, code in blocks:
         command = ["bash", "-euc", code] if language == "sh" else [sys.executable, "-c", code]
