@@ -77,6 +77,8 @@ def command(
     if json:
         show.as_json(summary)
         return
+    for text in outcome.notes:
+        show.note(text)
     if outcome.reused:
         show.result(f"{summary['artifact']}: already imported, nothing to do")
         return
