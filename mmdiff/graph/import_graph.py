@@ -1,4 +1,8 @@
-"""`mmdiff import-graph`: a graph that was made elsewhere, as lists of neighbours or as a sparse matrix, becomes `graph/W`."""
+"""`mmdiff import-graph`: a graph from elsewhere, as lists of neighbours or as a sparse matrix, becomes `graph/W`.
+
+Row i of the file is node i, in the user's order: the background rows as they were imported, then the seeds, then, optionally,
+the test points. The graph is stored in this order, so an imported graph has no `order` array.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, BadRow, CountMismatch, InputError, UnreadableSource
+from mmdiff.formats.errors import (
+    FILE,
+    BadOption,
+    BadRow,
+    CountMismatch,
+    InputError,
+    Parameter,
+    Part,
+    UnreadableSource,
+    one_of,
+)
 from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.graphs import ENDINGS, NeighbourFile, read_csr
 from mmdiff.formats.sources.opening import open_source
@@ -21,18 +35,19 @@ from mmdiff.graph.graph import KIND, NAME, SCHEMA
 from mmdiff.graph.in_memory import symmetric_graph
 from mmdiff.graph.lists import MOST_NODES, Block
 from mmdiff.graph.symmetrise import symmetrise
-from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
+from mmdiff.graph.weights import EDGE_WEIGHTS, EdgeWeights, Weighting, choose, parameters
 from mmdiff.kernels.constants import COLUMN, NONE
 from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Progress, silent
 
 Metric = Literal["similarity", "distance"]
+METRICS = ("similarity", "distance")
 MATRIX = ".npz"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for."""
+    """Parameters of an import. `distances` has a value for each neighbour of `file`, of the kind that `metric` names."""
 
     file: Path
     distances: Path | None = None
@@ -46,14 +61,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an import came to."""
+    """The imported graph, and notes for the user."""
 
     artifact: Artifact
     reused: bool
     seconds: float
+    notes: list[str]
 
     def summary(self) -> Json:
-        """The outcome as plain values."""
+        """The outcome as plain values, for JSON."""
         manifest = self.artifact.manifest
         return {
             "artifact": NAME,
@@ -62,11 +78,12 @@ class Outcome:
             "bytes": manifest.bytes_on_disk,
             "reused": self.reused,
             "seconds": round(self.seconds, 3),
+            "notes": self.notes,
         }
 
 
 class FileLists:
-    """Lists in a user's file, checked as they are read; distances become the similarity that unit vectors would have."""
+    """Lists of neighbours in a file, checked as they are read. Distances are converted to inner products of unit vectors."""
 
     def __init__(self, file: NeighbourFile, distances: Source | None, metric: Metric) -> None:
         self._file, self._distances, self._metric = file, distances, metric
@@ -91,20 +108,24 @@ class FileLists:
         values = self._distances.read(start, stop).astype(np.float64)
         bad = ~none & ~np.isfinite(values)
         negative = ~none & (values < 0) if self._metric == "distance" else np.zeros_like(bad)
-        for wrong, remedy in (
-            (bad, "Give a finite one."),
-            (negative, "Distances are not negative; if these are similarities, say --metric similarity."),
-        ):
+        remedies: tuple[tuple[NDArray[np.bool_], tuple[Part, ...]], ...] = (
+            (bad, ("Give a finite one.",)),
+            (
+                negative,
+                ("Distances are not negative; if these are similarities, say so with ", Parameter("metric", "similarity"), "."),
+            ),
+        )
+        for wrong, remedy in remedies:
             if wrong.any():
                 row, column = np.argwhere(wrong)[0]
                 where = self._distances.locate(start + int(row))
-                raise BadRow(f"{where}: the {self._metric} {values[row, column]:g} of a neighbour. {remedy}")
+                raise BadRow(f"{where}: the {self._metric} {values[row, column]:g} of a neighbour. ", *remedy)
         values = np.where(none, 0, values)
         return (values if self._metric == "similarity" else 1 - values * values / 2).astype(np.float32)
 
 
 class MatrixFile:
-    """A sparse matrix in a user's file; it is read as a whole, since it may be compressed."""
+    """A sparse matrix in a file, read as a whole because it may be compressed."""
 
     def __init__(self, file: Path) -> None:
         from scipy.sparse import csr_array
@@ -114,7 +135,7 @@ class MatrixFile:
         self.nodes = self.graph.nodes
 
     def write(self, draft: Draft) -> Json:
-        """Writes the arrays of the graph; returns what there is to know of it."""
+        """Writes the arrays of the graph; returns its facts."""
         graph = self.graph
         for name, values in (
             ("indptr", graph.indptr),
@@ -134,8 +155,9 @@ class MatrixFile:
 
 
 def import_graph(path: Path, request: Request, progress: Progress = silent) -> Outcome:
-    """Makes `graph/W` of a file. An import that was made before is recognised and left as it is."""
+    """Imports a file as `graph/W`. A repeated import is recognised and does nothing."""
     run = Run(request.command)
+    one_of("metric", request.metric, METRICS)
     weighting = _weighting(request)
     given = MatrixFile(request.file) if request.file.suffix.lower() == MATRIX else _open_lists(request)
     roles = _roles(Store(path), request.file, given.nodes)
@@ -148,24 +170,30 @@ def import_graph(path: Path, request: Request, progress: Progress = silent) -> O
     with Publication(path, [NAME], request.command) as publication:
         recipe = _recipe(request, Store(path), roles, parameters(weighting))
         made = make(publication, NAME, recipe, run, fill)
-        return Outcome(made.artifact, made.reused, run.seconds)
+        return Outcome(made.artifact, made.reused, run.seconds, _notes(Store(path), roles))
 
 
 def _weighting(request: Request) -> Weighting | None:
-    """The weighting that was asked for, if there is what it needs."""
-    if request.file.suffix.lower() == MATRIX and (request.edge_weights != "constant" or request.distances is not None):
-        raise BadOption(f"{request.file}: a matrix has its weights in it. Leave --distances and --edge-weights out.")
-    if request.edge_weights != "constant" and request.distances is None:
-        raise BadOption(f"--edge-weights {request.edge_weights} needs the distances of neighbours. Give --distances FILE.")
-    if request.edge_weights == "constant" and request.distances is not None:
-        raise BadOption("--distances: constant weights do not depend on them. Leave them out, or choose other --edge-weights.")
+    """The weighting that the request names, refused where the distances it needs are missing or have no use."""
+    distances, edge_weights = Parameter("distances"), Parameter("edge_weights")
+    one_of("edge_weights", request.edge_weights, EDGE_WEIGHTS)
+    weighted = request.edge_weights != "constant"
+    if request.file.suffix.lower() == MATRIX and (weighted or request.distances is not None):
+        raise BadOption(f"{request.file}: a matrix holds its own weights. Leave ", distances, " and ", edge_weights, " out.")
+    if weighted and request.distances is None:
+        needing = Parameter("edge_weights", request.edge_weights)
+        raise BadOption(needing, " needs the distances of the neighbours. Give ", Parameter("distances", FILE), ".")
+    if not weighted and request.distances is not None:
+        raise BadOption(
+            distances, ": constant weights do not depend on them. Leave them out, or choose other ", edge_weights, "."
+        )
     return choose(request.edge_weights, request.sigma, request.lambda_)
 
 
 def _open_lists(request: Request) -> FileLists:
     if request.file.suffix.lower() not in ENDINGS:
         endings = ", ".join((MATRIX, *ENDINGS))
-        raise UnreadableSource(f"{request.file}: a graph is read from a file that ends in {endings}. Convert the file.")
+        raise UnreadableSource(f"{request.file}: graphs are read from files that end in {endings}. Convert the file.")
     file = NeighbourFile(request.file)
     if file.rows > MOST_NODES:
         raise InputError(f"{request.file}: {file.rows:,} nodes. A graph has at most {MOST_NODES:,}.")
@@ -181,7 +209,7 @@ def _open_lists(request: Request) -> FileLists:
 
 
 def _roles(store: Store, file: Path, nodes: int) -> Json:
-    """How many nodes are what: background first, then seeds, then test points if there are as many nodes as all together."""
+    """The number of nodes of each role. Test points are nodes if there are as many nodes as rows of all roles together."""
     counts = {role: _rows(store, role) for role in ("background", "seeds", "test")}
     background, seeds, test = counts.values()
     if background + seeds == 0:
@@ -192,9 +220,21 @@ def _roles(store: Store, file: Path, nodes: int) -> Json:
         return counts
     present = ", ".join(f"{count:,} {role}" for role, count in counts.items() if count)
     raise CountMismatch(
-        f"{file}: {nodes:,} nodes, but the store holds {present}. Give a graph over the background and the seeds behind it, "
-        "or name another store with --store."
+        f"{file}: {nodes:,} nodes, but the store holds {present}. Give a graph over the background rows, then the seeds, then "
+        "optionally the test points, or use another store."
     )
+
+
+def _notes(store: Store, roles: Json) -> list[str]:
+    """Sentences for the user: imported test points that the graph leaves out are not forgotten silently."""
+    tests = _rows(store, "test")
+    if roles["test"] or not tests:
+        return []
+    points = "1 test point is not a node" if tests == 1 else f"{tests:,} test points are not nodes"
+    return [
+        f"the {points} of this graph and will get no scores with it. Import a graph over all rows including the test points, "
+        "or build one."
+    ]
 
 
 def _rows(store: Store, role: str) -> int:

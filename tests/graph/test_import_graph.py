@@ -14,6 +14,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from mmdiff.building.stage import Request as BuildRequest
+from mmdiff.building.stage import build_graph
 from mmdiff.cli import app
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
@@ -130,6 +132,7 @@ def test_nodes_are_the_background_then_the_seeds_then_test_points(tmp_path: Path
         np.save(tmp_path / "lists.npy", some_lists(nodes, 3).neighbors.astype(np.int64).astype(np.int32))
         summary = json.loads(run(tmp_path, str(tmp_path / "lists.npy"), "--json").stdout)
         assert [summary[role] for role in ("background", "seeds", "test")] == [8, 5, test]
+        assert bool(summary["notes"]) == (test == 0)
     np.save(tmp_path / "lists.npy", some_lists(14, 3).neighbors.astype(np.int64).astype(np.int32))
     outcome = run(tmp_path, str(tmp_path / "lists.npy"))
     assert outcome.exit_code == 2
@@ -137,6 +140,37 @@ def test_nodes_are_the_background_then_the_seeds_then_test_points(tmp_path: Path
     publish(tmp_path / "store", "descriptors/seeds", {"vectors": vectors[:4]}, recipe(role="seeds"))
     shown = CliRunner().invoke(app, ["inspect", "graph/W", "--store", str(tmp_path / "store"), "--json"]).stdout
     assert json.loads(shown)["stale"] == ["descriptors/seeds has changed since", "lists.npy has changed since"]
+
+
+def test_test_points_that_are_no_nodes_are_told_and_not_forgotten(tmp_path: Path) -> None:
+    vectors = np.eye(8, dtype=np.float32)
+    for role, rows in (("background", 8), ("test", 3)):
+        publish(tmp_path / "store", f"descriptors/{role}", {"vectors": vectors[:rows]}, recipe(role=role))
+    np.save(tmp_path / "lists.npy", some_lists(8, 3).neighbors.astype(np.int64).astype(np.int32))
+    for _ in range(2):
+        told = run(tmp_path, str(tmp_path / "lists.npy")).stderr
+        assert "the 3 test points are not nodes of this graph and will get no scores with it. Import a graph over all" in told
+
+
+def test_matrix_over_the_users_rows_is_the_naive_W_in_that_order(tmp_path: Path) -> None:
+    """A store whose own graph has a cell order imports a graph in the user's order all the same."""
+    inputs = make_inputs(tmp_path / "inputs")
+    for role in ("background", "seeds"):
+        import_descriptors(tmp_path / "store", inputs.request(role))
+    build_graph(tmp_path / "store", BuildRequest(k=5))
+    assert CsrGraph.open(tmp_path / "store").order is not None
+    made = some_lists(1200, 6, none=0, empty=0)
+    rows = np.repeat(np.arange(1200), 6)
+    W0 = scipy.sparse.csr_array((np.ones(rows.size), (rows, made.neighbors.reshape(-1))), (1200, 1200))
+    W0.data[:] = 1
+    scipy.sparse.save_npz(tmp_path / "W0.npz", W0)
+    assert run(tmp_path, str(tmp_path / "W0.npz")).exit_code == 0
+    graph = CsrGraph.open(tmp_path / "store")
+    both, sums = naive_symmetrise(made.neighbors)
+    assert graph.order is None
+    np.testing.assert_allclose(graph.to_scipy().toarray(), both.toarray() / sums[:, None], rtol=1e-6)
+    exported = np.concatenate([block.columns for block in graph.user_rows()])
+    np.testing.assert_array_equal(exported, both.indices)
 
 
 def test_inspect_tells_of_graphs_and_lists(tmp_path: Path, made: SomeLists) -> None:
@@ -256,7 +290,7 @@ CASES = {
         ("--lambda 1e-20", "or more"),
     ),
     "little memory": Case(lists_with(0, 1), "x.npy --memory 1M", ("--memory", "20 nodes", "at least")),
-    "weights of a matrix": Case(npz_with(), f"x.npz {GAUSSIAN}", ("has its weights in it",)),
+    "weights of a matrix": Case(npz_with(), f"x.npz {GAUSSIAN}", ("holds its own weights",)),
     "not a zip": Case(bytes_in("x.npz", b"PK\3\4 and no more"), "x.npz", ("not an .npz file",)),
     "a npy called npz": Case(array_in("x.npz", np.ones(3)), "x.npz", ("not an .npz file",)),
     "pickle in npz": Case(npz_with(data=lambda _: np.array([{}] * 7)), "x.npz", ("not an .npz file", "save_npz")),

@@ -63,10 +63,11 @@ def test_options_name_a_weighting() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("gaussian", None, None), "needs --sigma"),
-        (("meaningful", None, None), "needs --lambda"),
-        (("constant", 0.5, None), "--sigma does not go with"),
-        (("gaussian", 0.5, 1.0), "--lambda does not go with"),
+        (("gaussian", None, None), "needs sigma"),
+        (("meaningful", None, None), "needs lambda_"),
+        (("constant", 0.5, None), "sigma does not go with"),
+        (("gaussian", 0.5, 1.0), "lambda_ does not go with"),
+        (("gausian", 0.5, None), "edge_weights='gausian': not one of the choices. Did you mean gaussian"),
         (("gaussian", 0.0, None), "a positive number"),
         (("gaussian", float("nan"), None), "a positive number"),
         (("meaningful", None, -1.0), "a positive number"),

@@ -16,7 +16,7 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import for_kernels, half_to_float
 from mmdiff.kernels.jit import kernel
-from mmdiff.knn.search.topk import ROOM, SPARE, Lists, keep_best, merge, settle
+from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, keep_best, merge, settle
 from mmdiff.runtime.threads import in_threads
 
 # A tile of scores and the vectors it comes from fit the second-level cache.
@@ -45,9 +45,7 @@ def offer_scores(
     tile: NDArray[np.float32],
     ids: NDArray[np.uint32],
     rows: NDArray[np.int64],
-    scores: NDArray[np.float32],
-    nodes: NDArray[np.uint32],
-    counts: NDArray[np.int64],
+    candidates: Candidates,
     floor: NDArray[np.float32],
     keep: int,
 ) -> None:
@@ -55,6 +53,7 @@ def offer_scores(
 
     Rows of `tile` belong to the rows of candidates named in `rows`, columns to the ids in `ids`. No pair may come twice.
     """
+    scores, nodes, counts = candidates
     room = scores.shape[1]
     for i in range(tile.shape[0]):
         row = rows[i]
@@ -83,7 +82,7 @@ def _search(
         rows = np.arange(stop - start)
         scores = np.empty((stop - start, ROOM * keep), np.float32)
         nodes = np.empty((stop - start, ROOM * keep), np.uint32)
-        counts = np.zeros(stop - start, np.int64)
+        candidates = Candidates(scores, nodes, np.zeros(stop - start, np.int64))
         floor = np.full(stop - start, -np.inf, np.float32)
         as_matrix(queries, start, stop, left)
         for first in range(0, len(vectors), VECTOR_TILE):
@@ -91,8 +90,8 @@ def _search(
             as_matrix(vectors, first, last, right)
             tile = np.dot(left[: stop - start], right[: last - first].T)
             ids = np.arange(first, last).astype(np.uint32)
-            offer_scores(tile, ids, rows, scores, nodes, counts, floor, keep)
-        settle(queries[start:stop], vectors, scores, nodes, counts, similarities[start:stop], neighbors[start:stop])
+            offer_scores(tile, ids, rows, candidates, floor, keep)
+        settle(queries[start:stop], vectors, candidates, similarities[start:stop], neighbors[start:stop])
 
 
 # Two-sided, 95 %.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import for_kernels
 from mmdiff.kernels.jit import kernel
-from mmdiff.knn.search.topk import ROOM, SPARE, Lists, keep_best, quick_similarity, settle
+from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, keep_best, quick_similarity, settle
 
 # The table has twice as many places as there can be candidates, and never fewer than this.
 _SMALLEST_TABLE = 1 << 12
@@ -70,6 +70,7 @@ def _refine(
     scores = np.empty((1, ROOM * keep), np.float32)
     nodes = np.empty((1, ROOM * keep), np.uint32)
     counts = np.empty(1, np.int64)
+    best = Candidates(scores, nodes, counts)
     for i in range(len(queries)):
         seen, count = 0, 0
         for q in range(k):
@@ -98,4 +99,4 @@ def _refine(
         for place in used[:seen]:
             table[place] = NONE
         counts[0] = count
-        settle(queries[i : i + 1], vectors, scores, nodes, counts, similarities[i : i + 1], neighbors[i : i + 1])
+        settle(queries[i : i + 1], vectors, best, similarities[i : i + 1], neighbors[i : i + 1])

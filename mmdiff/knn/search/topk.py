@@ -7,7 +7,7 @@ candidates are offered with only decide who is looked at more closely.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,15 @@ from numpy.typing import NDArray
 from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import for_kernels, half_to_float
 from mmdiff.kernels.jit import kernel
+
+
+class Candidates(NamedTuple):
+    """Candidates of some queries, one row each: the first `counts[i]` of row i, in no order."""
+
+    scores: NDArray[np.float32]
+    nodes: NDArray[np.uint32]
+    counts: NDArray[np.int64]
+
 
 Lists = tuple[NDArray[np.uint32], NDArray[np.float32]]
 """Neighbours and similarities of some rows, k each."""
@@ -106,13 +115,12 @@ def sort_best(scores: NDArray[np.float32], nodes: NDArray[np.uint32], count: int
 def settle(
     queries: NDArray[Any],
     vectors: NDArray[Any],
-    scores: NDArray[np.float32],
-    nodes: NDArray[np.uint32],
-    counts: NDArray[np.int64],
+    candidates: Candidates,
     similarities: NDArray[np.float32],
     neighbors: NDArray[np.uint32],
 ) -> None:
     """Lists from candidates: exact similarities for the best few of each query, the best k of these in order."""
+    scores, nodes, counts = candidates
     k = neighbors.shape[1]
     for i in range(len(queries)):
         count = keep_best(scores[i], nodes[i], counts[i], k + SPARE)
@@ -144,13 +152,14 @@ def _settle_candidates(
     scores = np.zeros((1, width), np.float32)
     nodes = np.empty((1, width), np.uint32)
     counts = np.empty(1, np.int64)
+    best = Candidates(scores, nodes, counts)
     for i in range(len(queries)):
         counts[0] = 0
         for node in candidates[i]:
             if node >= 0:
                 score = quick_similarity(queries[i], vectors[node])
                 counts[0] = offer(scores[0], nodes[0], counts[0], score, node)
-        settle(queries[i : i + 1], vectors, scores, nodes, counts, similarities[i : i + 1], neighbors[i : i + 1])
+        settle(queries[i : i + 1], vectors, best, similarities[i : i + 1], neighbors[i : i + 1])
 
 
 def merge(first: Lists, second: Lists) -> Lists:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mmdiff.kernels.floats import for_kernels, half_to_float
 from mmdiff.kernels.jit import kernel
 from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, offer_scores
-from mmdiff.knn.search.topk import ROOM, SPARE, Lists, settle
+from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, settle
 
 
 def search_visited(
@@ -60,6 +60,7 @@ def _search(
     scores = np.empty((len(rows), ROOM * keep), np.float32)
     nodes = np.empty((len(rows), ROOM * keep), np.uint32)
     counts = np.zeros(len(rows), np.int64)
+    candidates = Candidates(scores, nodes, counts)
     floor = np.full(len(rows), -np.inf, np.float32)
     left = np.empty((QUERY_TILE, d), np.float32)
     right = np.empty((VECTOR_TILE, d), np.float32)
@@ -77,15 +78,8 @@ def _search(
             ids = members[first : min(first + VECTOR_TILE, offsets[cell + 1])]
             gather(vectors, ids, right)
             tile = np.dot(left[: len(some)], right[: len(ids)].T)
-            offer_scores(tile, ids, some, scores, nodes, counts, floor, keep)
+            offer_scores(tile, ids, some, candidates, floor, keep)
         start = stop
     for i in range(len(rows)):
-        settle(
-            queries[rows[i] : rows[i] + 1],
-            vectors,
-            scores[i : i + 1],
-            nodes[i : i + 1],
-            counts[i : i + 1],
-            similarities[i : i + 1],
-            neighbors[i : i + 1],
-        )
+        best = Candidates(scores[i : i + 1], nodes[i : i + 1], counts[i : i + 1])
+        settle(queries[rows[i] : rows[i] + 1], vectors, best, similarities[i : i + 1], neighbors[i : i + 1])
