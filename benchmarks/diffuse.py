@@ -136,10 +136,14 @@ def _end_to_end(store: Path, rows: int) -> list[Figure]:
     scipy = best_of(2, lambda: watch([sys.executable, "-c", _SCIPY, store, str(T)]))
     loop = json.loads(scipy.output)["seconds"]
     return [
-        Figure("diffuse_plain", f"{what}, whole command", quick.seconds, "--plain", plain.seconds, "s", False),
-        Figure("diffuse_scipy", f"{what}, whole command", quick.seconds, "scipy, its loop alone", loop, "s", False),
-        Figure("diffuse_memory", "memory for that", quick.megabytes, "scipy", scipy.megabytes, "MB", False),
-        Figure("diffuse_plain_scipy", f"{what}, --plain", plain.seconds, "scipy, its loop alone", loop, "s", False),
+        Figure("diffuse_plain", f"{what}, whole command", quick.seconds, "--plain", plain.seconds, "s", more_is_better=False),
+        Figure(
+            "diffuse_scipy", f"{what}, whole command", quick.seconds, "scipy, its loop alone", loop, "s", more_is_better=False
+        ),
+        Figure("diffuse_memory", "memory for that", quick.megabytes, "scipy", scipy.megabytes, "MB", more_is_better=False),
+        Figure(
+            "diffuse_plain_scipy", f"{what}, --plain", plain.seconds, "scipy, its loop alone", loop, "s", more_is_better=False
+        ),
     ]
 
 
@@ -162,9 +166,15 @@ def _cold(folder: Path, nodes: int) -> list[Figure]:
     title = f"{COLUMNS} columns, {nodes / 1e6:g}M nodes, {size / 1e9:.1f} GB of W never in the page cache"
     return [
         Figure("diffuse_cold", title, speeds[0], "all of it there", speeds[1], "iterations/s"),
-        Figure("diffuse_cold_memory", "memory for that", cold.megabytes, "--memory", memory / 1e6, "MB", False),
+        Figure("diffuse_cold_memory", "memory for that", cold.megabytes, "--memory", memory / 1e6, "MB", more_is_better=False),
         Figure(
-            "diffuse_cold_read", "read from the disk for that", cold.read_bytes / 1e6, "W, T times", T * size / 1e6, "MB", False
+            "diffuse_cold_read",
+            "read from the disk for that",
+            cold.read_bytes / 1e6,
+            "W, T times",
+            T * size / 1e6,
+            "MB",
+            more_is_better=False,
         ),
     ]
 
@@ -198,8 +208,16 @@ def _sklearn(store: Path) -> list[Figure]:
     (ours, own), (theirs, other) = _fits(store, _SKLEARN, options)
     what = f"--eta row --reset-seeds, 200k nodes x 100 classes, T = {T}"
     return [
-        Figure("diffuse_sklearn", what, own, "LabelPropagation's loop", other, "s", False),
-        Figure("diffuse_sklearn_memory", "memory for that", ours.megabytes, "scikit-learn", theirs.megabytes, "MB", False),
+        Figure("diffuse_sklearn", what, own, "LabelPropagation's loop", other, "s", more_is_better=False),
+        Figure(
+            "diffuse_sklearn_memory",
+            "memory for that",
+            ours.megabytes,
+            "scikit-learn",
+            theirs.megabytes,
+            "MB",
+            more_is_better=False,
+        ),
     ]
 
 
@@ -208,9 +226,15 @@ def _graphlearning(store: Path) -> list[Figure]:
     (ours, own), (theirs, other) = _fits(store, _GRAPHLEARNING, {"alpha": 0.5, "eta": "none"})
     what = f"--alpha 0.5 --eta none, 200k nodes x 100 classes, T = {T}"
     return [
-        Figure("diffuse_graphlearning", what, own, "GraphLearning, poisson", other, "s", False),
+        Figure("diffuse_graphlearning", what, own, "GraphLearning, poisson", other, "s", more_is_better=False),
         Figure(
-            "diffuse_graphlearning_memory", "memory for that", ours.megabytes, "GraphLearning", theirs.megabytes, "MB", False
+            "diffuse_graphlearning_memory",
+            "memory for that",
+            ours.megabytes,
+            "GraphLearning",
+            theirs.megabytes,
+            "MB",
+            more_is_better=False,
         ),
     ]
 
@@ -253,8 +277,24 @@ def _plans(folder: Path, sizes: Sequence[int]) -> list[Figure]:
         title = f"plan, {rows / 1e6:g}M nodes"
         written = json.loads(real.output)["bytes"]
         found += [
-            Figure(f"plan_time_{rows}", f"{title}, time", plan["seconds"], "measured", real.seconds, "s", False),
-            Figure(f"plan_memory_{rows}", f"{title}, memory", plan["memory"] / 1e6, "measured", real.megabytes, "MB", False),
-            Figure(f"plan_disk_{rows}", f"{title}, disk", plan["artifact"] / 1e6, "measured", written / 1e6, "MB", False),
+            Figure(f"plan_time_{rows}", f"{title}, time", plan["seconds"], "measured", real.seconds, "s", more_is_better=False),
+            Figure(
+                f"plan_memory_{rows}",
+                f"{title}, memory",
+                plan["memory"] / 1e6,
+                "measured",
+                real.megabytes,
+                "MB",
+                more_is_better=False,
+            ),
+            Figure(
+                f"plan_disk_{rows}",
+                f"{title}, disk",
+                plan["artifact"] / 1e6,
+                "measured",
+                written / 1e6,
+                "MB",
+                more_is_better=False,
+            ),
         ]
     return found

@@ -104,9 +104,9 @@ def _compare(folder: Path, file: str, title: str, recalls: tuple[float, ...], me
 
 def _both(key: str, what: str, ours: Watched, peer: str, seconds: float, megabytes: float | None) -> list[Figure]:
     """Time, and memory where it is known."""
-    found = [Figure(key, what, ours.seconds, peer, seconds, "s", False)]
+    found = [Figure(key, what, ours.seconds, peer, seconds, "s", more_is_better=False)]
     if megabytes is not None:
-        found.append(Figure(f"{key}_memory", "memory for that", ours.megabytes, peer, megabytes, "MB", False))
+        found.append(Figure(f"{key}_memory", "memory for that", ours.megabytes, peer, megabytes, "MB", more_is_better=False))
     return found
 
 

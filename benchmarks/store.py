@@ -64,8 +64,24 @@ def figures(folder: Path, gigabytes: float) -> list[Figure]:
         ),
         Figure("verify", "check every byte", gb / verified, "read all with zarr", gb / with_zarr.seconds, "GB/s"),
         Figure("read", "sum of all values", gb / mapped.seconds, "zarr, chunk by chunk", gb / with_zarr.seconds, "GB/s"),
-        Figure("memory", "memory for that sum", mapped.megabytes, "zarr, chunk by chunk", with_zarr.megabytes, "MB", False),
-        Figure("import_memory", "memory of the import", imported.megabytes, "the file itself", size / 1e6, "MB", False),
+        Figure(
+            "memory",
+            "memory for that sum",
+            mapped.megabytes,
+            "zarr, chunk by chunk",
+            with_zarr.megabytes,
+            "MB",
+            more_is_better=False,
+        ),
+        Figure(
+            "import_memory",
+            "memory of the import",
+            imported.megabytes,
+            "the file itself",
+            size / 1e6,
+            "MB",
+            more_is_better=False,
+        ),
     ]
 
 

@@ -18,6 +18,16 @@ _TITLES = {
 _AXES = {"nodes": "nodes", "k": "neighbours k", "classes": "classes C", "iterations": "iterations T"}
 PAPER_MINUTES = 54
 
+HEADLINES = (
+    "knn_generated.npy_0.95",
+    "spmm_1M_cells_mkl",
+    "diffuse_scipy",
+    "diffuse_memory",
+    "symmetrise",
+    "verify",
+)
+"""The keys of the figures in the README: each stage against the peer that people would use instead."""
+
 
 def page(results: Json) -> str:
     """The whole page."""
@@ -63,6 +73,16 @@ def figures_table(figures: Iterable[Json]) -> str:
 def _figure_line(figure: Json) -> str:
     ours, theirs = (f"{value:,.{0 if value > 10 else 2}f} {figure['unit']}" for value in (figure["ours"], figure["theirs"]))
     return f"| {figure['what']} | {ours} | {figure['peer']} | {theirs} | {figure['ratio']:.1f} |"
+
+
+def headlines(results: Json) -> str:
+    """The six rows of the README, and the machine they were measured on."""
+    figures = {figure["key"]: figure for section in results["sections"].values() for figure in section["figures"]}
+    machine = last_machine(results)
+    return (
+        f"{figures_table(figures[key] for key in HEADLINES)}\n"
+        f"{machine['cores']} cores of {machine['cpu']}, {machine['memory'] / 2**30:.0f} GiB, {machine['date']}."
+    )
 
 
 def plots(results: Json, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes the pages that come from the code and from measurements: commands.md, benchmarks.md, pictures, the README's table.
+"""Generates documentation from code and measurements: commands.md, benchmarks.md with plots, inspect.svg, the README's table.
 
 .venv/bin/python docs/generate.py
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
 import tempfile
+from html import escape, unescape
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -20,9 +22,22 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 SAMPLE = ROOT / "tests" / "sample"
 
+# The session in the picture. Without a PCA and test points, every row of the table fits a line of moderate width.
+SESSION = (
+    "mmdiff import background.npy --role background --dims 320",
+    "mmdiff import seeds.npy --labels seed_labels.npy --role seeds",
+    "mmdiff build-graph",
+    "mmdiff inspect",
+    "mmdiff verify",
+)
+# Wider than any line of the session, so that nothing is wrapped.
+_TERMINAL_COLUMNS = 300
+_RUN = re.compile(r'<text class="([^"]*)" x="([^"]*)" y="([^"]*)" textLength="([^"]*)" clip-path="([^"]*)">([^<]*)</text>')
+_SPACE = "\N{NO-BREAK SPACE}"
+
 
 def commands_page() -> str:
-    """Every command with its help, as the program tells it."""
+    """The help texts of all commands."""
     from typer.main import get_command
 
     from mmdiff.cli import app
@@ -37,64 +52,96 @@ def commands_page() -> str:
 
 
 def results() -> dict[str, Any]:
-    """What `make bench` and `make bench-scale` found."""
+    """The measurements of `make bench` and `make bench-scale`."""
     return cast(dict[str, Any], json.loads((ROOT / "benchmarks" / "results.json").read_text()))
 
 
 def pages() -> ModuleType:
-    """The module beside this one that knows the page of benchmarks."""
+    """The module `benchmarks_page` beside this one."""
     sys.path.insert(0, str(DOCS))
     return importlib.import_module("benchmarks_page")
 
 
-def figures_table() -> str:
-    """The figures of the last `make bench`, as a table."""
-    found = results()
-    machine = pages().last_machine(found)
-    table = pages().figures_table(figure for section in found["sections"].values() for figure in section["figures"])
-    return f"{table}\n{machine['cores']} cores of {machine['cpu']}, {machine['memory'] / 2**30:.0f} GiB, {machine['date']}."
-
-
 def readme(text: str) -> str:
-    """The README with its table brought up to date."""
-    return re.sub(
-        r"(?s)(<!-- figures -->\n).*(<!-- /figures -->)", lambda found: found[1] + figures_table() + "\n" + found[2], text
-    )
+    """The README with its table of headline figures brought up to date."""
+    table = pages().headlines(results())
+    return re.sub(r"(?s)(<!-- figures -->\n).*(<!-- /figures -->)", lambda found: f"{found[1]}{table}\n{found[2]}", text)
 
 
 def picture() -> str:
-    """What a user sees: an import, and the store it made."""
+    """A terminal session as SVG: imports, the graph, and the artifacts of the store."""
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(record=True, width=112, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115, PTH123
+    lines: list[Text] = []
     with tempfile.TemporaryDirectory() as folder:
         for file in SAMPLE.iterdir():
             (Path(folder) / file.name).symlink_to(file)
-        for command in (
-            "mmdiff import background.npy --role background",
-            "mmdiff import seeds.npy --labels seed_labels.npy --class-names class_names.json --role seeds",
-            "mmdiff import test.npy --labels test_labels.npy --role test",
-            "mmdiff build-graph",
-            "mmdiff inspect",
-            "mmdiff verify",
-        ):
-            console.print(Text(f"$ {command}", style="bold"))
-            console.print(Text.from_ansi(_run(command.split()[1:], folder, colour=True).rstrip()))
-    return console.export_svg(title="mmdiff")
+        for command in SESSION:
+            output = _run_in_terminal(command.split()[1:], folder)
+            lines += [Text(f"$ {command}", style="bold"), *Text.from_ansi(output).split()]
+    for line in lines:
+        line.rstrip()
+    with Path(os.devnull).open("w") as nowhere:
+        width = max(line.cell_len for line in lines)
+        console = Console(record=True, width=width, file=nowhere, force_terminal=True)
+        for line in lines:
+            console.print(line, no_wrap=True)
+        return _one_element_per_cell(console.export_svg(title="mmdiff"))
+
+
+def _one_element_per_cell(svg: str) -> str:
+    """Splits texts at wide gaps, so that columns line up whatever a viewer does with leading spaces and other fonts."""
+
+    def split(found: re.Match[str]) -> str:
+        style, x, y, length, clip, content = found.groups()
+        text = unescape(content)
+        if not text.strip(_SPACE):
+            return ""
+        width = float(length) / len(text)
+        cells = re.finditer(f"[^{_SPACE}]+(?:{_SPACE}[^{_SPACE}]+)*", text)
+        return "".join(
+            f'<text class="{style}" x="{float(x) + cell.start() * width:g}" y="{y}" '
+            f'textLength="{len(cell[0]) * width:g}" clip-path="{clip}">{escape(cell[0])}</text>'
+            for cell in cells
+        )
+
+    return _RUN.sub(split, svg)
 
 
 def _help(name: str) -> str:
-    text = _run([*name.split(), "--help"], str(ROOT), colour=False)
+    environment = _environment() | {"COLUMNS": "112", "TERM": "dumb", "NO_COLOR": "1", "TERMINAL_WIDTH": "112"}
+    command = [_program(), *name.split(), "--help"]
+    text = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
 
-def _run(arguments: list[str], folder: str, colour: bool) -> str:
-    environment = {key: value for key, value in os.environ.items() if key != "MMDIFF_STORE"}
-    environment |= {"COLUMNS": "112", "TERM": "xterm-256color" if colour else "dumb"}
-    environment |= {"FORCE_COLOR": "1"} if colour else {"NO_COLOR": "1", "TERMINAL_WIDTH": "112"}
-    program = Path(sys.executable).parent / "mmdiff"
-    return subprocess.run([program, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+def _run_in_terminal(arguments: list[str], folder: str) -> str:
+    """The output of a command in a wide terminal, with its colours."""
+    environment = _environment() | {"COLUMNS": str(_TERMINAL_COLUMNS), "TERM": "xterm-256color", "FORCE_COLOR": "1"}
+    reader, writer = pty.openpty()
+    command = [_program(), *arguments]
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=writer, stderr=subprocess.DEVNULL) as process:
+        os.close(writer)
+        parts = []
+        try:
+            while part := os.read(reader, 1 << 16):
+                parts.append(part)
+        # Linux reports the end of a terminal's output as an error.
+        except OSError:
+            pass
+        os.close(reader)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} failed")
+    return b"".join(parts).decode().replace("\r\n", "\n").rstrip()
+
+
+def _environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in ("MMDIFF_STORE", "NO_COLOR", "FORCE_COLOR")}
+
+
+def _program() -> Path:
+    return Path(sys.executable).parent / "mmdiff"
 
 
 def main() -> None:
