@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
 from mmdiff.cli.generated import with_diffusion_options
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePath, for_workers, parse_bytes, this_command
-
-if TYPE_CHECKING:
-    from mmdiff.diffusion.planning.memory_model import Needs
-    from mmdiff.diffusion.stage import Request
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePlace, Threads, open_store
 
 ChosenClasses = Annotated[
     str | None,
@@ -21,12 +18,17 @@ ChosenClasses = Annotated[
 ]
 Labels = Annotated[
     str | None,
-    typer.Option("--labels", metavar="FILE", help="A label for each node, -1 for none.", show_default="those of the seeds"),
+    typer.Option(
+        "--labels",
+        metavar="FILE",
+        help="A label for each node, -1 for none.",
+        show_default="those of the seeds, else of the background",
+    ),
 ]
 PredictNodes = Annotated[
     Path | None,
     typer.Option(
-        "--predict-nodes", metavar="FILE", help="Write the best classes of every node to Parquet.", show_default=False
+        "--predict-nodes", metavar="FILE", help="Write the best classes of every background row to Parquet.", show_default=False
     ),
 ]
 Name = Annotated[str, typer.Option("--name", help="The scores are `scores/NAME`.")]
@@ -40,58 +42,48 @@ def command(
     predict_nodes: PredictNodes = None,
     name: Name = "diffusion",
     memory: Memory = "8G",
+    threads: Threads = None,
     dask: Dask = None,
-    store: StorePath = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """Spread the labels of the seeds over the graph, and score the test points.
+    """Spread labels over the graph, and score the test points.
 
-    Interrupted, the same command continues; repeated, it finds what it made. `mmdiff plan diffuse` says what a run will need.
-    With `--dask` each batch of classes is computed by one of the workers, which share `--memory`; not with `--eta row` or
-    `sinkhorn`, for which batches need each other.
+    If interrupted, the same command continues; repeated, it finds what it made. `mmdiff plan diffuse` tells the memory and time
+    of a run. With `--dask` each batch of classes is computed by one worker, and the workers share `--memory`; not with `--eta
+    row` or `sinkhorn`, which need all classes at once.
     """
-    from mmdiff.diffusion.stage import diffuse
-    from mmdiff.runtime.dask import executor_on
-
-    request = request_of(options, memory, classes=classes, labels=labels, predict_nodes=predict_nodes, name=name)
-    place = for_workers(store, dask)
-    with executor_on(dask, place) as units:
-        outcome = diffuse(place, request, show.progress, lambda needs: _announce(needs, units.workers), units)
-    summary = outcome.summary()
-    for warning in outcome.warnings:
-        show.note(warning)
+    scores = open_store(store, memory=memory, threads=threads, dask=dask).diffuse(
+        classes=classes, labels=labels, predict_nodes=predict_nodes or False, name=name, announce=_announce, **options
+    )
+    summary = scores.summary
+    for warning in summary["warnings"]:
+        show.note(text.printable(warning))
     if json:
         show.as_json(summary)
         return
-    facts = summary["facts"]
-    took = "unchanged" if summary["reused"] else f"in {show.duration(summary['seconds'])}"
-    tests = f"{facts['tests']:,} test points x {facts['classes']:,} classes"
-    show.result(
-        f"{summary['artifact']}: {tests}, {request.iterations} iterations, {show.size(summary['bytes'])} on disk, {took}"
-    )
+    facts, iterations = summary["facts"], options["iterations"]
+    took = "unchanged" if summary["reused"] else f"in {text.duration(summary['seconds'])}"
+    tests = f"{text.count(facts['tests'], 'test point')} x {text.count(facts['classes'], 'class', 'classes')}"
+    size = text.size(summary["bytes"])
+    show.result(f"{summary['artifact']}: {tests}, {text.count(iterations, 'iteration')}, {size} on disk, {took}")
     reached = ", ".join(f"{100 * step['nonzero']:.3g} %" for step in facts["steps"])
-    show.result(f"labels have reached {reached} of the entries of S after iterations 0 to {request.iterations}")
-    if outcome.predictions:
-        found = outcome.predictions
-        show.result(f"{found['file']}: {found['rows']:,} nodes, {found['reached']:,} of which a label has reached")
+    show.result(f"non-zero entries of S after iterations 0 to {iterations}: {reached}")
+    if "predictions" in summary:
+        found = summary["predictions"]
+        rows = f"{text.count(found['rows'], 'row')}, {found['reached']:,} reached by a label"
+        show.result(f"{text.printable(found['file'])}: {rows}")
 
 
 def batches(count: int, width: int) -> str:
-    """How the classes are taken, in words."""
-    return f"one batch of {width} classes" if count == 1 else f"{count} batches of {width} classes"
+    """The batches of classes."""
+    return f"{text.count(count, 'batch', 'batches')} of {text.count(width, 'class', 'classes')}"
 
 
-def _announce(needs: Needs, workers: int) -> None:
-    buffer = ", S by way of the disk" if needs.on_disk else ""
-    each = f" on each of {workers} workers" if workers > 1 else ""
+def _announce(plan: dict[str, Any]) -> None:
+    spill = ", S spilled to disk" if plan["spills"] else ""
+    each = f" on each of {plan['workers']} workers" if plan["workers"] > 1 else ""
     show.note(
-        f"{batches(needs.batches, needs.width)}{buffer}; at most {show.size(needs.memory)} of memory{each} and "
-        f"{show.size(needs.parts + needs.states + needs.artifact)} on disk"
+        f"{batches(plan['batches'], plan['cols_per_batch'])}{spill}; at most {text.size(plan['memory'])} of memory{each} and "
+        f"{text.size(plan['disk'])} on disk"
     )
-
-
-def request_of(options: dict[str, Any], memory: str, **more: Any) -> Request:
-    """The request of `diffuse` and of `plan diffuse`."""
-    from mmdiff.diffusion.stage import Request
-
-    return Request(**options, memory=parse_bytes("--memory", memory), command=this_command(), **more)

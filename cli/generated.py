@@ -1,4 +1,4 @@
-"""Command-line options generated from the declaration of the diffusion options (`mmdiff/diffusion/options.py`)."""
+"""Command-line options generated from the declaration of the diffusion options (`mmdiff.DiffusionOptions`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from mmdiff.diffusion.options import Option, declared_options
+from mmdiff import DiffusionOptions
 
 Command = Callable[..., None]
 
@@ -19,11 +19,13 @@ Command = Callable[..., None]
 def with_diffusion_options(command: Command) -> Command:
     """Adds the diffusion options in front of a command's own; the command receives them as the dictionary `options`."""
     own = inspect.signature(command, eval_str=True).parameters
-    generated = [_parameter(declared) for declared in declared_options().values()]
+    generated = [_parameter(declared) for declared in DiffusionOptions.declared().values()]
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> None:
-        options = {declared.name: _value(declared, values.pop(declared.name)) for declared in declared_options().values()}
+        options = {
+            declared.name: _value(declared, values.pop(declared.name)) for declared in DiffusionOptions.declared().values()
+        }
         command(options=options, **values)
 
     only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, parameter in own.items() if name != "options"]
@@ -33,7 +35,7 @@ def with_diffusion_options(command: Command) -> Command:
     return wrapper
 
 
-def _parameter(declared: Option) -> inspect.Parameter:
+def _parameter(declared: Any) -> inspect.Parameter:
     default = declared.default
     shown: bool | str = declared.default_doc or default is not None
     kind = _type(declared)
@@ -44,7 +46,7 @@ def _parameter(declared: Option) -> inspect.Parameter:
     return inspect.Parameter(declared.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _type(declared: Option) -> type[Any]:
+def _type(declared: Any) -> type[Any]:
     """The type that the command line parses: an enum of choices, a number or a flag, else the text as it is."""
     if declared.choices:
         return StrEnum(declared.name.title().replace("_", ""), {choice: choice for choice in declared.choices})  # type: ignore[return-value]
@@ -52,7 +54,7 @@ def _type(declared: Option) -> type[Any]:
     return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float) else str
 
 
-def _value(declared: Option, parsed: Any) -> Any:
+def _value(declared: Any, parsed: Any) -> Any:
     """A parsed value as the declaration has it. Text that is a number is one where numbers are valid."""
     if isinstance(parsed, StrEnum):
         return parsed.value

@@ -1,4 +1,4 @@
-"""`mmdiff plan`: what a run will need, before it is started."""
+"""`mmdiff plan`: the memory, disk and time of a run, before it starts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.diffuse import ChosenClasses, Labels, PredictNodes, batches, request_of
+from mmdiff.cli.build_graph import K, Transductive
+from mmdiff.cli.diffuse import ChosenClasses, Labels, PredictNodes, batches
 from mmdiff.cli.generated import with_diffusion_options
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePath, parse_bytes
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePlace, Threads, open_store
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Say what a run will need in memory, disk and time.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Predict the memory, disk and time of a run.")
 
 
 @app.command("diffuse")
@@ -22,56 +24,52 @@ def diffuse(
     labels: Labels = None,
     predict_nodes: PredictNodes = None,
     memory: Memory = "8G",
-    store: StorePath = DEFAULT_STORE,
+    threads: Threads = None,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """What `mmdiff diffuse` with the same options will need.
+    """Predict the memory, disk and time of `mmdiff diffuse` with the same options.
 
-    Some blocks of the graph are timed, which takes seconds. A run that cannot fit is refused, with the options that would fit.
+    Some blocks of the graph are timed, which takes seconds. A run that does not fit is refused, with options that would fit.
     """
-    from mmdiff.diffusion.planning.estimate import plan_diffuse
-
-    request = request_of(options, memory, classes=classes, labels=labels, predict_nodes=predict_nodes)
-    plan = plan_diffuse(store, request).summary()
-    show.as_json(plan) if json else _show_diffuse(plan)
-
-
-def _show_diffuse(plan: dict[str, Any]) -> None:
-    where = ", S by way of the disk" if plan["buffer_on_disk"] else ""
-    show.result(f"{batches(plan['batches'], plan['cols_per_batch'])}{where}")
-    table = show.table("", "needed", "there is")
-    table.add_row("memory", show.size(plan["memory"]), f"{show.size(plan['memory_limit'])} (--memory)")
-    table.add_row("disk, on the way", show.size(plan["scratch"]), f"{show.size(plan['disk_free'])} free")
-    table.add_row("disk, the scores", show.size(plan["artifact"]), "")
-    table.add_row("time", show.duration(plan["seconds"]), "")
-    show.rich_result(table)
-    steps = show.table("iteration", "computed from", "rows", "time of a batch")
-    for step in plan["steps"]:
-        steps.add_row(str(step["iteration"]), step["form"], f"{step['rows']:,}", show.duration(step["seconds"]))
-    show.rich_result(steps)
+    plan = open_store(store, memory=memory, threads=threads).plan(
+        "diffuse", classes=classes, labels=labels, predict_nodes=predict_nodes or False, **options
+    )
+    if json:
+        show.as_json(plan)
+        return
+    spill = ", S spilled to disk" if plan["buffer_on_disk"] else ""
+    show.result(f"{batches(plan['batches'], plan['cols_per_batch'])}{spill}")
+    _show_needs(plan, [("temporary disk", text.size(plan["scratch"])), ("disk for the scores", text.size(plan["artifact"]))])
+    steps = [
+        (str(step["iteration"]), step["form"], f"{step['rows']:,}", text.duration(step["seconds"])) for step in plan["steps"]
+    ]
+    show.table(("iteration", "computed from", "rows", "time of a batch"), steps)
 
 
 @app.command("build-graph")
 def build_graph(
-    k: Annotated[int, typer.Option("--k", help="Neighbours of each node, itself among them.")] = 30,
+    k: K = 30,
     index: Annotated[str, typer.Option(help="`auto` or `flat`.")] = "auto",
-    transductive: Annotated[bool, typer.Option("--transductive", help="Make the test points nodes too.")] = False,
+    transductive: Transductive = False,
     memory: Memory = "8G",
-    store: StorePath = DEFAULT_STORE,
+    threads: Threads = None,
+    store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """What `mmdiff build-graph` with the same options will need, all stages together. A search of seconds is timed."""
-    from mmdiff.building.estimate import plan_build_graph
-    from mmdiff.building.stage import Request
-
-    request = Request(k=k, index=index, transductive=transductive, memory=parse_bytes("--memory", memory))
-    plan = plan_build_graph(store, request).summary()
+    """Predict the memory, disk and time of `mmdiff build-graph` with the same options. A search of seconds is timed."""
+    opened = open_store(store, memory=memory, threads=threads)
+    plan = opened.plan("build_graph", k=k, index=index, transductive=transductive)
     if json:
         show.as_json(plan)
         return
-    show.result(f"{plan['nodes']:,} nodes, index {plan['index']}")
-    table = show.table("", "needed", "there is")
-    table.add_row("memory", show.size(plan["memory"]), f"{show.size(plan['memory_limit'])} (--memory)")
-    table.add_row("disk", show.size(plan["disk"]), f"{show.size(plan['disk_free'])} free")
-    table.add_row("time", show.duration(plan["seconds"]), "")
-    show.rich_result(table)
+    show.result(f"{text.count(plan['nodes'], 'node')}, index {plan['index']}")
+    _show_needs(plan, [("disk", text.size(plan["disk"]))])
+
+
+def _show_needs(plan: dict[str, Any], disk: list[tuple[str, str]]) -> None:
+    rows = [("memory", text.size(plan["memory"]), f"{text.size(plan['memory_limit'])} (--memory)")]
+    for number, (what, needed) in enumerate(disk):
+        rows.append((what, needed, f"{text.size(plan['disk_free'])} free" if number == 0 else ""))
+    rows.append(("time", text.duration(plan["seconds"]), ""))
+    show.table(("", "needed", "available"), rows)

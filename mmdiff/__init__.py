@@ -14,15 +14,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmdiff import errors, text
     from mmdiff.arrays import Graph, diffuse, evaluate, knn_graph
+    from mmdiff.diffusion.options import DiffusionOptions
     from mmdiff.results import Scores
     from mmdiff.store import Store
     from mmdiff.store import open_store as open  # noqa: A004
 
-__all__ = ["Graph", "Scores", "Store", "__version__", "diffuse", "errors", "evaluate", "knn_graph", "open", "text"]
+__all__ = [
+    "DiffusionOptions",
+    "Graph",
+    "Scores",
+    "Store",
+    "__version__",
+    "diffuse",
+    "errors",
+    "evaluate",
+    "knn_graph",
+    "open",
+    "text",
+]
 __version__ = "0.1.0"
 
 # Where each public name is defined. They are imported on first use, so that `mmdiff --help` is quick.
 _HOMES = {
+    "DiffusionOptions": "diffusion.options.DiffusionOptions",
     "Graph": "arrays.Graph",
     "Scores": "results.Scores",
     "Store": "store.Store",
@@ -38,9 +52,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mmdiff' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(".")
-    found = import_module(f"mmdiff.{module}")
-    return getattr(found, attribute) if attribute else found
+    module, _, attribute = _HOMES[name].rpartition(".")
+    return getattr(import_module(f"mmdiff.{module}"), attribute) if module else import_module(f"mmdiff.{name}")
 
 
 def __dir__() -> list[str]:

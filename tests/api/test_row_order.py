@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -147,4 +148,4 @@ def test_explanations_name_the_users_rows(stored: mmdiff.Store) -> None:
     found = stored.explain(3)
     steps = found["paths"][0]["steps"]
     rows = [step["id"] + (700 if step["role"] == "seeds" else 0) for step in steps]
-    assert all(W[after, before] > 0 for before, after in zip(rows[:-1], rows[1:], strict=True))
+    assert all(W[after, before] > 0 for before, after in pairwise(rows))
