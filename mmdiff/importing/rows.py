@@ -1,6 +1,6 @@
-"""What is done to every row on its way in: it is examined, and scaled to unit length (paper, section 4.1).
+"""Checks and normalisation of rows on import (paper, section 4.1): NaN, Inf and all-zero rows are bad.
 
-Leaving out bad rows (`--on-bad drop`): a first pass finds them, then the rest reads like a source of its own.
+Bad rows stop the import, or a first pass finds and drops them; the remaining rows then read like a source of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadRow
+from mmdiff.formats.errors import BadRow, Parameter
 from mmdiff.formats.sources.base import Column, Source
 from mmdiff.kernels.jit import kernel
 from mmdiff.runtime.progress import Progress
@@ -21,12 +21,14 @@ from mmdiff.runtime.threads import in_threads
 
 GOOD, NOT_FINITE, ALL_ZERO = 0, 1, 2
 
+_BLOCK_BYTES = 32 << 20
+
 
 @kernel
 def examine(rows: NDArray[np.float32], normalize: bool) -> NDArray[np.uint8]:
-    """Says for each row whether it is GOOD, NOT_FINITE or ALL_ZERO; scales the good ones to unit length when asked to.
+    """GOOD, NOT_FINITE or ALL_ZERO for each row; with `normalize`, good rows are scaled to unit length in place.
 
-    The squared norm is NaN or Inf exactly when a value is: in float64 the squares of float32 do not overflow.
+    The squared norm is NaN or Inf exactly when a value is, because squares of float32 do not overflow float64.
     """
     condition = np.empty(len(rows), np.uint8)
     for i in range(len(rows)):
@@ -48,18 +50,17 @@ def examine(rows: NDArray[np.float32], normalize: bool) -> NDArray[np.uint8]:
 
 
 def as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """The rows in the precision of all arithmetic; what is too large for it becomes Inf, and is found as such."""
+    """The rows as float32, the precision of all arithmetic; larger values become Inf and are found as such."""
     with np.errstate(over="ignore"):
         return rows.astype(np.float32, copy=False)
 
 
 def refuse_bad(rows: NDArray[Any], condition: NDArray[np.uint8], where: Callable[[int], str]) -> None:
-    """Raises BadRow for the first row that is not GOOD; `where` tells the user where a row is."""
+    """Raises BadRow for the first row that is not GOOD; `where` gives the location of a row for the message."""
     if condition.any():
         row = int((condition != GOOD).argmax())
-        raise BadRow(
-            f"{where(row)}: {_in_words(rows[row], int(condition[row]))}. Fix the row, or skip such rows with --on-bad drop."
-        )
+        problem = _in_words(rows[row], int(condition[row]))
+        raise BadRow(f"{where(row)}: {problem}. Fix the row, or skip such rows with ", Parameter("on_bad", "drop"), ".")
 
 
 def _in_words(row: NDArray[Any], condition: int) -> str:
@@ -70,12 +71,9 @@ def _in_words(row: NDArray[Any], condition: int) -> str:
     return " and ".join(f"{name} in {count} of {len(row)} values" for name, count in (("NaN", nan), ("Inf", inf)) if count)
 
 
-_BLOCK_BYTES = 32 << 20
-
-
 @dataclass(frozen=True)
 class Kept:
-    """The rows of a source that are good, by their numbers in it (None: all of them), and why others were left out."""
+    """The good rows of a source, by their row numbers (None: all rows), and the number of dropped rows by reason."""
 
     source: Source
     kept: NDArray[np.int64] | None = None
@@ -109,7 +107,7 @@ class Kept:
             return np.empty((0, self.width), self.dtype)
         if rows[-1] - rows[0] + 1 == len(rows):
             return self.source.read(int(rows[0]), int(rows[-1]) + 1)
-        # Between two good rows there may be any number of bad ones, so they are not read in one piece.
+        # Any number of bad rows may lie between two good ones, so the range is read in blocks.
         block, done = np.empty((len(rows), self.width), self.dtype), 0
         span = rows_per_block(self.source)
         for near in np.split(rows, np.flatnonzero(np.diff(rows // span)) + 1):
@@ -137,7 +135,7 @@ def rows_per_block(source: Source) -> int:
 
 
 def drop_bad_rows(source: Source, progress: Progress) -> Kept:
-    """The good rows of a source, with the number of those left out for each reason."""
+    """Finds the bad rows of a source in one pass; returns the others."""
     size = rows_per_block(source)
     starts = range(0, source.rows, size)
 
@@ -145,13 +143,13 @@ def drop_bad_rows(source: Source, progress: Progress) -> Kept:
         return examine(as_float32(source.read(start, min(start + size, source.rows))), False)
 
     found = []
-    with progress("looking for bad rows", source.rows, "rows") as advance:
+    with progress("finding bad rows", source.rows, "rows") as advance:
         for condition in in_threads(conditions, starts):
             found.append(condition)
             advance(len(condition))
     condition = np.concatenate(found)
     kept = np.flatnonzero(condition == GOOD)
     if len(kept) == 0:
-        raise BadRow(f"{source.name}: none of its {source.rows} rows is good (NaN, Inf or all zero). Nothing to import.")
+        raise BadRow(f"{source.name}: all {source.rows} rows are bad (NaN, Inf or all zero). Nothing to import.")
     reasons = {"not_finite": int((condition == NOT_FINITE).sum()), "all_zero": int((condition == ALL_ZERO).sum())}
     return Kept(source, kept, reasons)

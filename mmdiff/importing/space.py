@@ -1,9 +1,7 @@
-"""PCA to a few hundred dimensions, as the paper applies it before the search (section 4.1).
+"""The space of all roles, `models/pca`: a PCA to a few hundred dimensions, then unit length (paper, section 4.1).
 
-The space that all roles live in: reduced by a PCA, of unit length (paper, section 4.1). It is the artifact `models/pca`.
-
-It is made from the background and re-used as it is for seeds and test points. Rows that are narrow already are not reduced; the
-artifact then only says how wide they are and whether they are normalised.
+The PCA is trained on the background and applied unchanged to seeds and test points. Rows that are narrow already are not
+reduced; the artifact then only records their width and whether they are normalised.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, BadRow, Missing, WidthMismatch
+from mmdiff.formats.errors import FILE, BadOption, BadRow, Missing, Parameter, WidthMismatch, call
 from mmdiff.formats.sources.base import Source
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft
@@ -23,7 +21,11 @@ from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.importing.rows import as_float32, examine, refuse_bad
 from mmdiff.runtime.progress import Progress
 
-# Of a larger source, this many rows are enough for the covariance; they are taken in runs spread evenly over it.
+NAME = "models/pca"
+SCHEMA = 1
+DEFAULT_DIMS = 256
+
+# Rows that the covariance of a larger source is estimated from, in runs of consecutive rows spread evenly over it.
 SAMPLE_ROWS = 1 << 17
 _RUN_ROWS = 64
 _BLOCK_ROWS = 1 << 13
@@ -31,7 +33,7 @@ _BLOCK_ROWS = 1 << 13
 
 @dataclass(frozen=True)
 class Reduction:
-    """A trained PCA. `explained_variance` is the share of each component in the variance of all dimensions."""
+    """A trained PCA. `explained_variance` is each component's share of the total variance."""
 
     mean: NDArray[np.float32]
     components: NDArray[np.float32]
@@ -43,11 +45,15 @@ class Reduction:
 
 
 def train(source: Source, dims: int, progress: Progress) -> Reduction:
-    """PCA of the rows, or of a sample of them, from their covariance."""
+    """Trains a PCA on the covariance of the rows, or of a sample of them."""
     if source.rows < dims:
         raise BadOption(
-            f"{source.name}: a PCA to {dims} dimensions needs as many rows, but there are {source.rows}. "
-            f"Keep all {source.width} dimensions with --dims {source.width}, or use at most --dims {source.rows}."
+            f"{source.name}: a PCA to {dims} dimensions needs as many rows, but there are {source.rows}. Keep all "
+            f"{source.width} dimensions with ",
+            Parameter("dims", source.width),
+            ", or use at most ",
+            Parameter("dims", source.rows),
+            ".",
         )
     origin = np.zeros(source.width)
     total = np.zeros(source.width)
@@ -56,9 +62,9 @@ def train(source: Source, dims: int, progress: Progress) -> Reduction:
     with progress("training the PCA", min(source.rows, SAMPLE_ROWS), "rows") as advance:
         for rows in _sample(source):
             if count == 0:
-                # Sums around a value near the mean lose no digits where descriptors are far from zero.
+                # Sums are taken around a point near the mean: descriptors far from zero would lose digits otherwise.
                 origin = rows.mean(axis=0, dtype=np.float64)
-            # In float64: the squares of float32 overflow from 1e19 on, and vanish below 1e-23.
+            # In float64, because squares of float32 overflow above 1e19 and vanish below 1e-23.
             centred = rows - origin
             total += centred.sum(axis=0)
             products += centred.T @ centred
@@ -73,13 +79,13 @@ def train(source: Source, dims: int, progress: Progress) -> Reduction:
 
 
 def _with_fixed_signs(components: NDArray[np.float64]) -> NDArray[np.float32]:
-    """An eigenvector is defined up to its sign; ours have their largest entry positive."""
+    """Components with their largest entry positive: an eigenvector is only defined up to its sign."""
     largest = components[np.arange(len(components)), np.abs(components).argmax(axis=1)]
     return np.ascontiguousarray(components * np.sign(largest)[:, None], np.float32)
 
 
 def _sample(source: Source) -> Iterator[NDArray[np.float32]]:
-    """Blocks of rows: all of them, or SAMPLE_ROWS in evenly spread runs."""
+    """All rows in blocks, or SAMPLE_ROWS of them in evenly spread runs."""
     starts, length = list(range(0, source.rows, _BLOCK_ROWS)), _BLOCK_ROWS
     if source.rows > SAMPLE_ROWS:
         starts, length = (
@@ -97,14 +103,9 @@ def _good_rows(source: Source, start: int, length: int) -> NDArray[np.float32]:
     return rows
 
 
-NAME = "models/pca"
-SCHEMA = 1
-DEFAULT_DIMS = 256
-
-
 @dataclass(frozen=True)
 class Space:
-    """The width of rows before and after, whether they have unit length, and the PCA between."""
+    """The width of rows before and after the PCA, whether they are normalised, and the PCA (None: no reduction)."""
 
     width: int
     dims: int
@@ -113,6 +114,7 @@ class Space:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Space:
+        """The space of a `models/pca`."""
         facts = artifact.manifest.facts
         reduction = None
         if facts["reduces"]:
@@ -121,7 +123,7 @@ class Space:
 
     @classmethod
     def make(cls, source: Source, dims: int, normalize: bool, progress: Progress) -> Space:
-        """The space for a source: a PCA where it is wider than asked for."""
+        """The space of a source: trains a PCA where rows are wider than `dims`."""
         if source.width <= dims:
             return cls(source.width, source.width, normalize, None)
         return cls(source.width, dims, normalize, train(source, dims, progress))
@@ -144,7 +146,7 @@ class Space:
         }
 
     def project(self, rows: NDArray[Any], where: Callable[[int], str]) -> NDArray[np.float32]:
-        """Rows as they are stored; float32 rows are changed in place. `where` tells the user where a row is."""
+        """Rows as they are stored; float32 rows may be changed in place. `where` gives the location of a row for messages."""
         values = as_float32(rows)
         refuse_bad(rows, examine(values, self.normalize and self.reduction is None), where)
         if self.reduction is not None:
@@ -153,7 +155,7 @@ class Space:
                 condition = examine(values, True)
                 if condition.any():
                     row = where(int(condition.argmax()))
-                    raise BadRow(f"{row}: it is the mean of all rows, so after the PCA nothing is left of it. Remove the row.")
+                    raise BadRow(f"{row}: equals the mean of all rows, so it is zero after the PCA. Remove the row.")
         return values
 
 
@@ -163,22 +165,26 @@ def recipe(source: Json, dims: int, normalize: bool, on_bad: str, witness: Json)
 
 
 def open_for(store: Store, source: Source, dims: int | None, normalize: bool, role: str) -> Artifact:
-    """The space that rows of this source are brought into; refused where they do not fit it."""
+    """The space that a source is projected into, refused where rows or parameters do not fit it."""
     if store.id(NAME) is None:
-        alone = " If there is no background, add --no-background." if role == "seeds" else ""
+        alone = (" If there is no background, add ", Parameter("no_background", True), ".") if role == "seeds" else ()
         raise Missing(
             f"{source.name}: cannot import {role} yet: all roles share the space that is made from the background "
-            f"({NAME}), and there is none. Run first: mmdiff import FILE --role background.{alone}"
+            f"({NAME}), and there is none. Run first: ",
+            call("add", FILE, role="background"),
+            ".",
+            *alone,
         )
     artifact = store.open_artifact(NAME)
     space = Space.of(artifact)
     if source.width != space.width:
         raise WidthMismatch(
             f"{source.name}: rows of {source.width} values, but {NAME} is for rows of {space.width}. "
-            "Import descriptors of the same network, or start another store with --store."
+            "Import descriptors of the same network, or use another store."
         )
     if dims is not None and min(dims, source.width) != space.dims:
-        raise BadOption(f"--dims {dims}: {NAME} has {space.dims} dimensions for all roles. Leave the option out.")
+        raise BadOption(Parameter("dims", dims), f": {NAME} has {space.dims} dimensions for all roles. Leave it out.")
     if not normalize and space.normalize:
-        raise BadOption(f"--no-normalize: {NAME} normalises all roles. Leave the option out, or import the background so.")
+        unchanged = Parameter("normalize", False)
+        raise BadOption(unchanged, f": {NAME} normalises all roles. Leave it out, or import the background with it.")
     return artifact

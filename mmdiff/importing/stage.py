@@ -1,7 +1,7 @@
-"""`mmdiff import`: from somebody's files to `descriptors/ROLE`, chunk by chunk, in bounded memory.
+"""`mmdiff import`: files or arrays of embeddings become `descriptors/ROLE`, chunk by chunk, in bounded memory.
 
-Chunks are independent of each other: each is read, brought into the space of all roles and written by one thread, while others
-wait for the disk. A chunk that is on the disk is not made again when an interrupted import is continued.
+Each chunk is read, projected into the space of all roles (`models/pca`) and written by one thread, independently of the others.
+An interrupted import continues with the chunks that are missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmdiff.formats.errors import BadLabels, BadOption, Corrupt, Missing
+from mmdiff.formats.errors import FILE, BadLabels, BadOption, Corrupt, Missing, Parameter, one_of
 from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.spec import split_spec
@@ -24,7 +24,18 @@ from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import ArrayWriter, Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.importing import space as spaces
-from mmdiff.importing.columns import Columns, notes_on, read_columns
+from mmdiff.importing.columns import (
+    ClassNames,
+    Columns,
+    ColumnSpec,
+    Given,
+    fingerprint_of_names,
+    imported_before,
+    name_of,
+    notes_on,
+    notes_on_replacing,
+    read_columns,
+)
 from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
 from mmdiff.importing.space import Space
 from mmdiff.labels.classes import Classes
@@ -34,27 +45,33 @@ from mmdiff.runtime.threads import in_threads
 
 Role = Literal["background", "seeds", "test"]
 ROLES: tuple[Role, ...] = ("background", "seeds", "test")
+DTYPES = ("float32", "float16")
+ON_BAD = ("error", "drop")
 SCHEMA = 1
 
-# More threads than cores: some of them wait for the disk to confirm what they wrote.
+# More threads than cores, because some of them wait for the disk to confirm a write.
 _THREADS = 4
 
-# Read at a time by each of them: rows that a PCA makes narrow are many times as large as the chunk that they become.
+# Bytes that a thread reads at a time: before a PCA rows can be many times wider than in their chunk.
 _PIECE_BYTES = 64 << 20
 
-# What raw descriptors are stored as; float64 has no use that float32 would not serve.
+# Raw descriptors are stored in their own dtype, except that float64 becomes float32.
 _RAW_DTYPES = {"float64": "float32"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; None stands for the default of the role."""
+    """Parameters of an import; None stands for the default of the role.
 
-    sources: Sequence[str]
+    `sources` are the specs of files, or a source that is open already; one without files needs a `source_fingerprint`, as
+    `formats.store.fingerprint` gives for files. Labels, ids and class names are files, or values in memory.
+    """
+
+    sources: Sequence[str] | Source
     role: Role
-    labels: str | None = None
-    ids: str | None = None
-    class_names: str | None = None
+    labels: ColumnSpec = None
+    ids: ColumnSpec = None
+    class_names: ClassNames = None
     dtype: Literal["float32", "float16"] = "float32"
     dims: int | None = None
     normalize: bool = True
@@ -62,6 +79,7 @@ class Request:
     on_bad: Literal["error", "drop"] = "error"
     no_background: bool = False
     command: str = "mmdiff import"
+    source_fingerprint: Json | None = None
 
     @property
     def name(self) -> str:
@@ -69,13 +87,16 @@ class Request:
 
     @property
     def makes_space(self) -> bool:
-        """Whether the space of all roles is made from these rows."""
+        """Whether these rows define the space of all roles."""
         return self.role == "background" or self.no_background
+
+    def open(self) -> Source:
+        return open_source(self.sources) if isinstance(self.sources, Sequence) else self.sources
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an import came to. `chunks_found` had been written by a run that was interrupted."""
+    """The imported descriptors, and notes for the user. `chunks_found` were written by an interrupted run."""
 
     artifact: Artifact
     reused: bool
@@ -84,7 +105,7 @@ class Outcome:
     notes: list[str]
 
     def summary(self) -> Json:
-        """The outcome as plain values."""
+        """The outcome as plain values, for JSON."""
         manifest = self.artifact.manifest
         vectors = self.artifact.spec("vectors")
         return {
@@ -103,16 +124,29 @@ class Outcome:
         }
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of an import by key: `fingerprints` for the manifest, and `states` of files (when they were last written)."""
+
+    fingerprints: Json
+    states: Json
+
+    def add(self, key: str, found: Json, files: Sequence[Path] = ()) -> None:
+        self.fingerprints[key] = found
+        self.states[key] = witness(files)
+
+
 def import_descriptors(path: Path, request: Request, progress: Progress = silent) -> Outcome:
-    """Imports one role into the store at `path`. An import that was made before is recognised and left as it is."""
+    """Imports one role into the store at `path`. A repeated import is recognised and does nothing."""
     run = Run(request.command)
     _refuse_contradictions(Store(path), request)
-    source = open_source(request.sources)
+    source = request.open()
     columns = read_columns(source, request.labels, request.ids, request.class_names, request.role)
     _refuse_other_classes(Store(path), request, columns)
     inputs = _inputs(request, source)
     names = [request.name, spaces.NAME] if request.makes_space else [request.name]
     with Publication(path, names, request.command) as publication:
+        before = imported_before(publication.store, request.name)
         rows = drop_bad_rows(source, progress) if request.on_bad == "drop" else Kept(source)
         if request.makes_space:
             space = _find_or_make_space(publication, request, rows, inputs, run, progress)
@@ -125,58 +159,72 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
 
         named_with = {spaces.NAME: space} if request.makes_space else {}
         made = make(publication, request.name, _recipe(request, inputs, space), run, fill, named_with=named_with)
-        notes = notes_on(publication.store, request.role)
+        notes = notes_on_replacing(publication.store, before, made.artifact) + notes_on(publication.store, request.role)
         return Outcome(made.artifact, made.reused, run.entries.get("chunks_found", 0), run.seconds, notes)
 
 
 def _refuse_contradictions(store: Store, request: Request) -> None:
+    one_of("role", request.role, ROLES)
+    one_of("dtype", request.dtype, DTYPES)
+    one_of("on_bad", request.on_bad, ON_BAD)
+    role, no_background, labels = Parameter("role", request.role), Parameter("no_background", True), Parameter("labels", FILE)
     if request.role == "seeds" and request.labels is None:
-        raise BadOption("--role seeds: seeds are what has labels. Give them with --labels FILE.")
+        raise BadOption(role, ": seeds are the rows with labels. Give them with ", labels, ".")
     if request.dims is not None and request.dims < 1:
-        raise BadOption(f"--dims {request.dims}: at least one dimension is needed.")
+        raise BadOption(Parameter("dims", request.dims), ": at least one dimension is needed.")
     if request.no_background and request.role != "seeds":
-        raise BadOption(f"--no-background goes with --role seeds, not with --role {request.role}. Leave it out.")
+        raise BadOption(no_background, " goes with ", Parameter("role", "seeds"), ", not with ", role, ". Leave it out.")
     if request.no_background and store.id("descriptors/background") is not None:
-        raise BadOption(f"--no-background: the store {store.path} has one. Leave the option out, or use another store.")
+        raise BadOption(no_background, f": the store {store.path} has a background. Leave it out, or use another store.")
     if request.class_names is not None and request.labels is None:
-        raise BadOption("--class-names: there are no labels that it could name. Give them with --labels FILE.")
+        raise BadOption(Parameter("class_names"), ": there are no labels to name. Give them with ", labels, ".")
 
 
 def _refuse_other_classes(store: Store, request: Request, columns: Columns) -> None:
-    """Labels that cannot be brought to the classes of the seeds are refused now, and not when they are needed."""
-    if request.role != "seeds" and columns.classes is not None:
+    """Refuses labels that cannot be mapped to the classes of the seeds now, instead of when they are needed."""
+    if request.role != "seeds" and request.labels is not None and columns.classes is not None:
         try:
-            # Seeds that are damaged are no reason to refuse another role: repairing one must not wait for the other.
+            # Damaged seeds are no reason to refuse another role: either can be repaired first.
             with suppress(Missing, Corrupt):
                 columns.classes.columns_in(Classes.of(store.open_artifact("descriptors/seeds")))
         except BadLabels as error:
-            raise BadLabels(f"{request.labels}: {error}") from None
+            raise BadLabels(f"{name_of(request.labels)}: ", *error.parts) from None
 
 
-def _inputs(request: Request, source: Source) -> Json:
-    """Every file that the import reads: its fingerprint, and under `witness` when it was last written."""
-    files = {"source": (_without_folder(source.name), source.files)}
+def _inputs(request: Request, source: Source) -> Inputs:
+    """The fingerprint and state of every input. Inputs in memory have no files whose state could change."""
+    inputs = Inputs({}, {})
+    if request.source_fingerprint is not None:
+        inputs.add("source", request.source_fingerprint)
+    elif source.files:
+        inputs.add("source", fingerprint(_without_folder(source.name), source.files), source.files)
+    else:
+        raise TypeError(f"{source.name}: a source without files needs a fingerprint")
     for key in ("labels", "ids", "class_names"):
-        spec = getattr(request, key)
-        if spec is not None:
-            files[key] = (_without_folder(spec), (split_spec(spec)[0],))
-    prints = {key: fingerprint(name, paths) for key, (name, paths) in files.items()}
-    return {"prints": prints, "witness": {key: source_fingerprint(paths) for key, (_, paths) in files.items()}}
+        spec: ColumnSpec | ClassNames = getattr(request, key)
+        if isinstance(spec, Given):
+            inputs.add(key, spec.fingerprint)
+        elif isinstance(spec, str):
+            files = (split_spec(spec)[0],)
+            inputs.add(key, fingerprint(_without_folder(spec), files), files)
+        elif spec is not None:
+            inputs.add(key, fingerprint_of_names(spec))
+    return inputs
 
 
 def _without_folder(spec: str) -> str:
-    """`/data/x.h5::a/b` is `x.h5::a/b` in the manifest: the same file elsewhere is the same input."""
+    """`/data/x.h5::a/b` is `x.h5::a/b` in the manifest: the same file in another folder is the same input."""
     path, separator, inner = spec.partition("::")
     return Path(path).name + separator + inner
 
 
 def _find_or_make_space(
-    publication: Publication, request: Request, rows: Kept, inputs: Json, run: Run, progress: Progress
+    publication: Publication, request: Request, rows: Kept, inputs: Inputs, run: Run, progress: Progress
 ) -> Artifact:
     """The space made from these rows; it gets its name together with the descriptors."""
     dims = request.dims or spaces.DEFAULT_DIMS
-    seen = {"source": inputs["witness"]["source"]}
-    recipe = spaces.recipe(inputs["prints"]["source"], dims, request.normalize, request.on_bad, seen)
+    state = {"source": inputs.states["source"]}
+    recipe = spaces.recipe(inputs.fingerprints["source"], dims, request.normalize, request.on_bad, state)
 
     def fill(draft: Draft) -> Json:
         space = Space.make(rows, dims, request.normalize, progress)
@@ -186,15 +234,15 @@ def _find_or_make_space(
     return make(publication, spaces.NAME, recipe, run, fill, named_with=None).artifact
 
 
-def _recipe(request: Request, inputs: Json, space: Artifact) -> Recipe:
+def _recipe(request: Request, inputs: Inputs, space: Artifact) -> Recipe:
     keep_raw = request.role != "background" if request.keep_raw is None else request.keep_raw
     parameters = {"role": request.role, "dtype": request.dtype, "keep_raw": keep_raw, "on_bad": request.on_bad}
     pca = {"artifact": spaces.NAME, "object": space.id}
-    return Recipe("descriptors", SCHEMA, parameters, {**inputs["prints"], "pca": pca}, inputs["witness"])
+    return Recipe("descriptors", SCHEMA, parameters, {**inputs.fingerprints, "pca": pca}, inputs.states)
 
 
 def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: Space, progress: Progress) -> int:
-    """Writes all arrays of the artifact; returns how many chunks an interrupted run had left."""
+    """Writes all arrays of the artifact; returns the number of chunks that an interrupted run had written."""
     columns.write(draft, rows)
     vectors, raw = _matrices(draft, request, rows, space)
     found = len(vectors.crcs)
@@ -227,7 +275,7 @@ def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: 
 
 
 def _matrices(draft: Draft, request: Request, rows: Kept, space: Space) -> tuple[ArrayWriter, ArrayWriter | None]:
-    """The vectors, and the raw descriptors where they are kept and are not the same; a chunk of each has the same rows."""
+    """Writers of the vectors and, where they are kept and differ, of the raw descriptors; their chunks hold the same rows."""
     shape, raw_shape = (rows.rows, space.dims), (rows.rows, space.width)
     raw_dtype = _RAW_DTYPES.get(rows.dtype.name, rows.dtype.name)
     changed = space.normalize or space.reduction is not None or raw_dtype != request.dtype
@@ -239,7 +287,7 @@ def _matrices(draft: Draft, request: Request, rows: Kept, space: Space) -> tuple
 
 
 def _narrowed(values: Any, dtype: str, rows: Kept, start: int) -> Any:
-    """Values in the precision they are stored in, which must be able to hold them."""
+    """Values in the dtype they are stored in, refused where they overflow."""
     if dtype == "float32":
         return values
     with np.errstate(over="ignore"):
@@ -247,5 +295,6 @@ def _narrowed(values: Any, dtype: str, rows: Kept, start: int) -> Any:
     overflow = ~np.isfinite(narrow).all(axis=1)
     if overflow.any():
         where = rows.locate(start + int(overflow.argmax()))
-        raise BadOption(f"{where}: values too large for --dtype {dtype}. Use --dtype float32, or normalise the rows.")
+        float32 = Parameter("dtype", "float32")
+        raise BadOption(f"{where}: values too large for {dtype}. Use ", float32, ", or normalise the rows.")
     return narrow

@@ -1,1 +1,1 @@
-"""Labels and ids of rows: the table of classes, and the names that users give to rows."""
+"""Labels and ids of rows: tables of classes, and the ids that users give to rows."""

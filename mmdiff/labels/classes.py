@@ -1,7 +1,8 @@
-"""The classes that labels speak of. Each artifact keeps the table of its own labels; the seeds' table is the one for all roles.
+"""Tables of classes, and labels as indices into them. The columns of L are the classes of the seeds.
 
-A class has a number, a name, or both. Labels of another role are brought to the seeds' classes by number where they have
-numbers, else by name; a label that no seed has stays what it is, and a prediction for its point can only be a miss.
+A class has a number, a name, or both. Each artifact with labels has a table of its own. Labels of other roles are mapped to the
+seeds' classes by number where both have numbers, else by name. A label that no seed has is kept; its point always counts as an
+error.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ UNLABELLED = -1
 
 @dataclass(frozen=True)
 class Classes:
-    """A table of classes, in the order of their columns in L."""
+    """A table of classes, in the order of their columns in L. `numbers` or `names` is None where classes have none."""
 
     numbers: NDArray[np.int64] | None
     names: tuple[str, ...] | None
 
     @classmethod
     def of(cls, artifact: Artifact) -> Classes:
+        """The table of an artifact's labels."""
         numbers = artifact.array("class_numbers") if "class_numbers" in artifact else None
         names = tuple(artifact.strings("class_names")) if "class_names_offsets" in artifact else None
         return cls(numbers, names)
@@ -40,37 +42,42 @@ class Classes:
         return 0 if self.numbers is None else len(self.numbers)
 
     def title(self, index: int) -> str:
-        """What to call a class."""
+        """The name of a class, or its number where it has no name."""
         if self.names is not None:
             return self.names[index]
         return "" if self.numbers is None else str(self.numbers[index])
 
     def find(self, title: str) -> int | None:
-        """The column of a class that is called so, by name or by number."""
+        """The column of the class with this name or number; None if there is none."""
         if self.names is not None and title in self.names:
             return self.names.index(title)
         numbers = [] if self.numbers is None else [str(number) for number in self.numbers]
         return numbers.index(title) if title in numbers else None
 
     def take(self, columns: NDArray[np.int64]) -> Classes:
-        """Some of the classes."""
+        """The table of the given columns."""
         names = None if self.names is None else tuple(self.names[column] for column in columns)
         return Classes(None if self.numbers is None else self.numbers[columns], names)
 
     def same_as(self, other: Classes) -> bool:
-        """Whether both are the same classes in the same order, as far as both say."""
+        """Whether both hold the same classes in the same order, judged by the numbers and names that both have."""
         numbers = self.numbers is None or other.numbers is None or np.array_equal(self.numbers, other.numbers)
         names = self.names is None or other.names is None or self.names == other.names
         return len(self) == len(other) and numbers and names
 
+    def numbered(self) -> Classes:
+        """The same classes, numbered from 0 in their order where they have only names."""
+        return Classes(np.arange(len(self)), self.names) if self.numbers is None else self
+
     def write(self, draft: Draft) -> None:
+        """Writes the table into an artifact."""
         if self.numbers is not None:
             draft.values("class_numbers", self.numbers)
         if self.names is not None:
             draft.strings("class_names", Strings.of(self.names))
 
     def columns_in(self, seeds: Classes) -> NDArray[np.int64]:
-        """For each class its place in the seeds' table, or UNLABELLED where no seed has it."""
+        """The column of each class in the seeds' table, UNLABELLED where no seed has it."""
         if self.numbers is not None and seeds.numbers is not None:
             place = {int(number): column for column, number in enumerate(seeds.numbers)}
             columns = [place.get(int(number), UNLABELLED) for number in self.numbers]
@@ -80,8 +87,8 @@ class Classes:
             columns = [named.get(name, UNLABELLED) for name in self.names]
         else:
             raise BadLabels(
-                "the labels are names, but the classes of the seeds have numbers only. "
-                "Import the seeds with --class-names FILE, or use numbers here too."
+                "the labels are names, but the classes of the seeds have numbers only. Import the seeds with class names, or "
+                "use numbers here too."
             )
         return np.array(columns, np.int64)
 
@@ -92,20 +99,22 @@ class Classes:
             if column != UNLABELLED and self.names[index] != seeds.names[column]:
                 raise BadLabels(
                     f"class {seeds.title(column)!r} of the seeds is called {self.names[index]!r} here. "
-                    "Use one file of --class-names for all roles."
+                    "Use the same class names for all roles."
                 )
 
 
 def encode(labels: Column, names: Mapping[int, str] | None, numbered: bool, where: str) -> tuple[NDArray[np.int32], Classes]:
-    """Labels as indices into a table of their classes, UNLABELLED where there is none; one row may have several.
+    """Labels as indices into a table of their classes, UNLABELLED where there is none; a row may have several.
 
-    `names` (from --class-names) fixes the table; without it the classes are those that occur, in order. Classes that are only
-    known by name get numbers where `numbered` (the seeds' do, since they define the numbers for all roles).
+    `names`, by class number, fixes the table; without it the table holds the classes that occur, in order. With `numbered`,
+    classes that have only names get numbers, as the seeds' do, which define the numbers for all roles. `where` names the
+    labels in messages.
     """
     if isinstance(labels.values, Strings):
-        indices, classes = _encode_names(labels.values, names, numbered, where, labels.per_row)
+        indices, classes = _encode_names(labels.values, names, where, labels.per_row)
     else:
         indices, classes = _encode_numbers(labels.values, names, where, labels.per_row)
+    classes = classes.numbered() if numbered else classes
     return (indices if labels.per_row == 1 else indices.reshape(-1, labels.per_row)), classes
 
 
@@ -124,24 +133,24 @@ def _encode_numbers(
     if nameless.any():
         row = int(nameless.argmax())
         raise BadLabels(
-            f"{where}, row {row // per_row}: class {values[row]}, for which --class-names has no name. Add it to the file."
+            f"{where}, row {row // per_row}: class {values[row]}, which has no class name. Add it to the class names."
         )
     table = None if names is None else tuple(names[int(number)] for number in numbers)
     return np.where(known, places, UNLABELLED).astype(np.int32), Classes(numbers, table)
 
 
 def _encode_names(
-    values: Strings, names: Mapping[int, str] | None, numbered: bool, where: str, per_row: int
+    values: Strings, names: Mapping[int, str] | None, where: str, per_row: int
 ) -> tuple[NDArray[np.int32], Classes]:
     labels = list(values)
+    numbers = None
     if names is None:
         table = tuple(sorted(set(labels) - {""}))
-        numbers = np.arange(len(table)) if numbered else None
     else:
         numbers = np.array(sorted(names), np.int64)
         table = tuple(names[int(number)] for number in numbers)
     place = {name: index for index, name in enumerate(table)} | {"": UNLABELLED}
     for row, label in enumerate(labels):
         if label not in place:
-            raise BadLabels(f"{where}, row {row // per_row}: class {label!r} is not in --class-names. Add it to the file.")
+            raise BadLabels(f"{where}, row {row // per_row}: class {label!r} is not among the class names. Add it to them.")
     return np.array([place[label] for label in labels], np.int32), Classes(numbers, table)

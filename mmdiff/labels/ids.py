@@ -1,4 +1,4 @@
-"""The user's ids: one for each row, no two alike. Rows without ids of their own are known by their numbers."""
+"""The user's ids, unique within a role. Rows without ids are identified by their row number."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Ids = NDArray[np.int64] | Strings
 
 
 def check(ids: Column, where: str) -> Ids:
-    """The ids of a column, if every row has one of its own."""
+    """The ids of a column, refused unless each row has exactly one and no two are equal."""
     if ids.per_row != 1:
-        raise CountMismatch(f"{where}: {ids.per_row} ids for each row. Give one id a row.")
+        raise CountMismatch(f"{where}: {ids.per_row} ids for each row. Give one id per row.")
     values = ids.values
     missing = np.diff(values.offsets) == 0 if isinstance(values, Strings) else values == -1
     if missing.any():
@@ -27,12 +27,12 @@ def check(ids: Column, where: str) -> Ids:
     alike = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     for first, second in sorted(zip(order[alike].tolist(), order[alike + 1].tolist(), strict=True)):
         if values[first] == values[second]:
-            raise DuplicateIds(f"{where}: id {values[first]!s} stands in row {first} and in row {second}. Make ids unique.")
+            raise DuplicateIds(f"{where}: rows {first} and {second} have the same id {values[first]!s}. Make ids unique.")
     return values
 
 
 def ids_of(artifact: Artifact) -> Ids | range:
-    """The ids of an artifact's rows, by row."""
+    """The id of each row of an artifact."""
     if "ids" in artifact:
         return artifact.array("ids")
     if "ids_offsets" in artifact:
@@ -46,7 +46,7 @@ def take(ids: Ids, rows: NDArray[np.int64]) -> Ids:
 
 @kernel
 def hash_strings(offsets: NDArray[np.int64], utf8: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """FNV-1a of each string: equal strings have equal hashes, and unequal ones almost never do."""
+    """FNV-1a hash of each string."""
     hashes = np.empty(len(offsets) - 1, np.uint64)
     for i in range(len(hashes)):
         value = np.uint64(14695981039346656037)

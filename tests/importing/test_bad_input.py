@@ -87,12 +87,12 @@ CASES = {
     "nothing but bad rows": Case(
         lambda folder: np.save(folder / "x.npy", good_rows() * np.nan),
         "import x.npy --role test --on-bad drop",
-        ("x.npy", "none of its 50 rows"),
+        ("x.npy", "all 50 rows are bad"),
     ),
     "wrong width": Case(
         lambda folder: np.save(folder / "x.npy", good_rows()[:, :9]),
         "import x.npy --role test",
-        ("x.npy", "rows of 9 values", "rows of 12", "--store"),
+        ("x.npy", "rows of 9 values", "rows of 12", "use another store"),
     ),
     "widths that differ": Case(
         two_widths,
@@ -127,12 +127,12 @@ CASES = {
     "duplicate ids": Case(
         lambda folder: with_rows(folder, ids=[*range(49), 7]),
         "import x.npy --role test --ids ids.txt",
-        ("ids.txt", "id 7", "row 7", "row 49"),
+        ("ids.txt", "id 7", "rows 7 and 49"),
     ),
     "duplicate names": Case(
         lambda folder: with_rows(folder, ids=[f"img{i % 40}" for i in range(50)]),
         "import x.npy --role test --ids ids.txt",
-        ("ids.txt", "id img0", "row 0", "row 40"),
+        ("ids.txt", "id img0", "rows 0 and 40"),
     ),
     "an empty id": Case(
         lambda folder: with_rows(folder, ids=["a", "", *range(48)]),
@@ -149,12 +149,12 @@ CASES = {
     "a class without a name": Case(
         lambda folder: with_rows(folder, labels=[0, 1, 2, 3, 4] * 10, names=["a", "b", "c"]),
         f"{SEEDS} --class-names names.txt",
-        ("labels.txt, row 3", "class 3", "--class-names"),
+        ("labels.txt, row 3", "class 3", "Add it to the class names"),
     ),
     "a name that is not among the class names": Case(
         lambda folder: with_rows(folder, labels=["a", "zebra"] * 25, names=["a", "b"]),
         f"{SEEDS} --class-names names.txt",
-        ("labels.txt, row 1", "'zebra'", "--class-names"),
+        ("labels.txt, row 1", "'zebra'", "not among the class names"),
     ),
     "no such file": Case(lambda _: None, "import x.npy --role test", ("x.npy", "no such file")),
     "a pattern that matches nothing": Case(lambda _: None, "import part-*.npy --role test", ("part-*.npy", "nothing matches")),
@@ -176,7 +176,7 @@ CASES = {
     "no background though there is one": Case(
         lambda folder: with_rows(folder, labels=[1] * 50),
         f"{SEEDS} --no-background",
-        ("--no-background", "Leave the option out"),
+        ("--no-background", "Leave it out"),
     ),
     "class names without labels": Case(
         lambda folder: with_rows(folder, names=["a"]), "import x.npy --role test --class-names names.txt", ("--labels FILE",)

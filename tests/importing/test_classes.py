@@ -58,6 +58,14 @@ def test_names_are_what_they_were_and_get_numbers_where_asked_for(values: list[s
     assert classes.numbers is None or classes.numbers.tolist() == list(range(len(classes)))
 
 
+def test_classes_with_only_names_are_numbered_from_0_and_others_keep_their_numbers() -> None:
+    named = Classes(None, ("ant", "bee"))
+    assert named.numbered().numbers.tolist() == [0, 1]  # type: ignore[union-attr]
+    assert named.numbered().names == named.names
+    both = Classes(np.array([4, 7]), ("ant", "bee"))
+    assert both.numbered() is both
+
+
 @given(values=st.lists(st.integers(-1, 4), max_size=20), by_name=st.booleans())
 def test_class_names_fix_the_table_however_labels_are_given(values: list[int], by_name: bool) -> None:
     table = {number: f"class {number}" for number in (3, 0, 4, 1, 2)}
@@ -73,9 +81,9 @@ def test_class_names_fix_the_table_however_labels_are_given(values: list[int], b
     [
         (Column(np.array([0, 1, -2])), None, "l.npy, row 2: label -2"),
         (Column(np.array([0, 1, -5, 2]), 2), None, "l.npy, row 1: label -5"),
-        (Column(np.array([0, 1, 7])), {0: "a", 1: "b"}, "l.npy, row 2: class 7, for which --class-names has no name"),
+        (Column(np.array([0, 1, 7])), {0: "a", 1: "b"}, "l.npy, row 2: class 7, which has no class name"),
         (Column(np.array([0])), {}, "l.npy, row 0: class 0"),
-        (Column(Strings.of(["a", "", "x"])), {0: "a"}, "l.npy, row 2: class 'x' is not in --class-names"),
+        (Column(Strings.of(["a", "", "x"])), {0: "a"}, "l.npy, row 2: class 'x' is not among the class names"),
         (Column(Strings.of(["a", "a", "", "x"]), 2), {0: "a"}, "l.npy, row 1: class 'x'"),
     ],
 )

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadLabels, BadOption
+from mmdiff.building.stage import Request as BuildRequest
+from mmdiff.building.stage import build_graph
+from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch
+from mmdiff.formats.sources.base import Column
+from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.importing.columns import Given
 from mmdiff.importing.stage import Outcome, Request, import_descriptors
 from mmdiff.labels.classes import Classes
 from mmdiff.labels.ids import ids_of
+from mmdiff.runtime.staleness import reasons_stale
 from tests.support.stores import Inputs, chunks_of, make_inputs, problems, tree
 
 
@@ -106,7 +115,10 @@ def test_a_new_background_makes_other_roles_stale_and_says_so(tmp_path: Path, in
     do(tmp_path / "store", inputs.request())
     do(tmp_path / "store", inputs.request("seeds"))
     outcome = do(tmp_path / "store", inputs.request(name="others.npy"))
-    assert outcome.notes == ["descriptors/seeds was made with another models/pca: import it again."]
+    assert outcome.notes == [
+        "descriptors/background replaces 600 rows imported from vectors.npy.",
+        "descriptors/seeds was made with another models/pca: import it again.",
+    ]
     assert do(tmp_path / "store", inputs.request("seeds")).notes == []
 
 
@@ -158,7 +170,9 @@ def test_labels_may_be_numbers_or_names_and_seeds_decide(tmp_path: Path, inputs:
     outcome = do(tmp_path / "store", inputs.request("test", labels=f"{inputs.folder / 'test.csv'}::label"))
     columns = Classes.of(outcome.artifact).columns_in(Classes.of(seeds))
     assert columns.tolist() == [0, 1, 2, -1, -1, -1]
-    assert outcome.notes == ["descriptors/test: no seed has 3 of its classes (3, 4, 5). Kept; they can only be misses."]
+    assert outcome.notes == [
+        "descriptors/test: 3 classes without seeds (3, 4, 5). Their points are kept but always count as errors."
+    ]
 
 
 def test_several_labels_a_row_come_from_parquet_lists(tmp_path: Path, inputs: Inputs) -> None:
@@ -231,10 +245,86 @@ def test_names_for_seeds_that_have_only_numbers_are_refused(tmp_path: Path, inpu
     (inputs.folder / "names.txt").write_text("ant\nbee\n" * 300)
     do(tmp_path / "store", inputs.request())
     do(tmp_path / "store", inputs.request("seeds"))
-    with pytest.raises(BadLabels, match="Import the seeds with --class-names FILE"):
+    with pytest.raises(BadLabels, match="Import the seeds with class names"):
         do(tmp_path / "store", inputs.request("test", labels=str(inputs.folder / "names.txt")))
 
 
+def test_replacing_a_role_says_what_it_replaces_and_what_is_stale_now(tmp_path: Path, inputs: Inputs) -> None:
+    do(tmp_path / "store", inputs.request())
+    assert do(tmp_path / "store", inputs.request("seeds")).notes == []
+    assert do(tmp_path / "store", inputs.request("seeds")).notes == []
+    build_graph(tmp_path / "store", BuildRequest(k=3))
+    (note,) = do(tmp_path / "store", inputs.request("seeds", "others.npy")).notes
+    assert note == (
+        "descriptors/seeds replaces 600 rows imported from vectors.npy; made from them, and stale now: knn/W0, graph/W."
+    )
+
+
+class InMemory:
+    """A source without files."""
+
+    def __init__(self, rows: NDArray[Any]) -> None:
+        self.name, self.files = "array", ()
+        self._rows = rows
+        self.rows, self.width = rows.shape
+        self.dtype = rows.dtype
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return self._rows[start:stop].copy()
+
+    def locate(self, row: int) -> str:
+        return f"array, row {row}"
+
+    def ids(self) -> Column | None:
+        return None
+
+
+def test_rows_labels_ids_and_names_in_memory_give_the_arrays_of_files(tmp_path: Path, inputs: Inputs) -> None:
+    prints = {key: {"source": key, "bytes": 1, "files": 0, "digest": key} for key in ("rows", "labels", "ids")}
+    labels = Given(Column(np.arange(600) % 5), prints["labels"], "labels")
+    ids = Given(Column(Strings.of(f"row-{i}" for i in range(600))), prints["ids"], "ids")
+    request = Request(
+        InMemory(rows_of(inputs)),
+        "seeds",
+        labels=labels,
+        ids=ids,
+        class_names={i: f"class {i}" for i in range(5)},
+        dims=8,
+        no_background=True,
+        source_fingerprint=prints["rows"],
+    )
+    made = do(tmp_path / "memory", request).artifact
+    folder = inputs.folder
+    by_files = inputs.request("seeds", ids=str(folder / "ids.txt"), class_names=str(folder / "classes.txt"), no_background=True)
+    assert made.manifest.arrays == do(tmp_path / "files", by_files).artifact.manifest.arrays
+    assert made.manifest.inputs["source"] == prints["rows"]
+    assert made.run["witness"] == {"source": [], "labels": [], "ids": [], "class_names": []}
+    assert reasons_stale(Store.open(tmp_path / "memory"), made) == []
+    assert do(tmp_path / "memory", request).reused
+    assert not do(tmp_path / "memory", replace(request, labels=replace(labels, fingerprint=prints["ids"]))).reused
+    assert not do(tmp_path / "memory", replace(request, class_names={i: f"other {i}" for i in range(5)})).reused
+
+
+def test_values_in_memory_are_checked_as_files_are(tmp_path: Path, inputs: Inputs) -> None:
+    print_ = {"source": "rows", "bytes": 1, "files": 0, "digest": "0"}
+    labels = Given(Column(np.zeros(600, np.int64)), print_, "y")
+    request = Request(InMemory(rows_of(inputs)), "seeds", labels, no_background=True, dims=8, source_fingerprint=print_)
+    with pytest.raises(CountMismatch, match="y: 3 labels for the 600 rows of array"):
+        do(tmp_path / "store", replace(request, labels=replace(labels, column=Column(np.zeros(3, np.int64)))))
+    for names, told in (({0: "a", 1: "a"}, "both named 'a'"), ({0: ""}, "class 0 is named ''")):
+        with pytest.raises(BadLabels, match=told):
+            do(tmp_path / "store", replace(request, class_names=names))
+    with pytest.raises(TypeError, match="needs a fingerprint"):
+        do(tmp_path / "store", replace(request, source_fingerprint=None))
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(("field", "value"), [("role", "seed"), ("dtype", "float61"), ("on_bad", "dorp")])
+def test_choices_are_checked_without_the_command_line(tmp_path: Path, inputs: Inputs, field: str, value: str) -> None:
+    with pytest.raises(BadOption, match=f"{field}='{value}': not one of the choices. Did you mean"):
+        do(tmp_path / "store", replace(inputs.request(), **{field: value}))  # type: ignore[arg-type]
+
+
 def test_no_background_is_for_seeds(tmp_path: Path, inputs: Inputs) -> None:
-    with pytest.raises(BadOption, match="--role seeds, not with --role test"):
+    with pytest.raises(BadOption, match="goes with role='seeds', not with role='test'"):
         do(tmp_path / "store", inputs.request("test", no_background=True))

@@ -144,7 +144,7 @@ def test_rows_that_are_all_alike_have_no_variance_and_no_nan(values: NDArray[np.
 
 
 def test_fewer_rows_than_dimensions_are_refused() -> None:
-    with pytest.raises(BadOption, match="at most --dims 4"):
+    with pytest.raises(BadOption, match="at most dims=4"):
         trained(np.eye(4, 9, dtype=np.float32), 5)
 
 

@@ -70,5 +70,5 @@ def test_what_is_too_large_for_float32_counts_as_not_finite() -> None:
 )
 def test_refusal_names_the_first_bad_row_and_what_is_wrong_with_it(row: list[float], words: str) -> None:
     rows: NDArray[Any] = np.array([[1, 2, 3], row, [np.nan] * 3])
-    with pytest.raises(BadRow, match=rf"^x\.npy, row 1: {words}\. Fix the row, or skip such rows with --on-bad drop\.$"):
+    with pytest.raises(BadRow, match=rf"^x\.npy, row 1: {words}\. Fix the row, or skip such rows with on_bad='drop'\.$"):
         refuse_bad(rows, examine(as_float32(rows), False), lambda number: f"x.npy, row {number}")
