@@ -31,7 +31,7 @@ def command(
 
     opened = open_store(store)
     names = [artifact] if artifact else opened.names()
-    opened.bring(names)
+    opened.ensure_local(names)
     total = bytes_to_read(opened, names)
     start = time.perf_counter()
     with show.progress("verifying", total, "bytes") as advance:

@@ -101,13 +101,13 @@ class Keeping:
             self.found += 1
             self.advance(1)
         for (key, _), result in self.units.each(self._here.result, lambda: self._there, list(todo.items())):
-            self.draft.keep(key, result.to_json())
+            self.draft.save_part(key, result.to_json())
             results[key] = result
             self.advance(1)
         return [(key, results[key]) for key in keys]
 
     def _find(self, key: str) -> Result | None:
-        kept = self.draft.kept(key)
+        kept = self.draft.saved_part(key)
         return Result.from_json(kept) if kept is not None else self.published.get(key)
 
 
