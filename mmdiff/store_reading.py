@@ -105,7 +105,7 @@ class StoreReader:
 
         files = self._open()
         names = [artifact] if artifact else files.names()
-        files.bring(names)
+        files.ensure_local(names)
         total, start = bytes_to_read(files, names), time.perf_counter()
         with self._progress("verifying", total, "bytes") as advance:
             problems = list(verify(files, names, KINDS, advance))

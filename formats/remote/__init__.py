@@ -1,1 +1,1 @@
-"""Stores on S3 and elsewhere: reading them in place, and fetching their artifacts."""
+"""Remote stores (S3 and others): reading them in place, and fetching their artifacts."""

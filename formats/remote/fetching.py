@@ -1,12 +1,10 @@
-"""Fetching: artifacts of a remote store become artifacts of a local one, with the same bytes and the same ids.
+"""Fetching artifacts of a remote store into a local one, with the same bytes and the same ids.
 
-Every chunk is checked as it arrives against the checksum in the manifest; one that does not match is asked for again, and
-refused in the end. A fetch is a draft like any other run's: chunks that have arrived stay when it is interrupted.
+Every chunk is checked against the checksum in the manifest as it arrives; a chunk that does not match is fetched again a few
+times, then refused. A fetch is a draft like that of any other run: finished chunks stay when it is interrupted.
 
-A remote store that is read as if it were here: what is asked for comes when it is needed, and stays in a folder.
-
-Names, manifests and records of runs are those of the remote store at this moment. The folder is an ordinary store, to which an
-artifact is fetched as a whole when its files are first needed.
+`CachedStore` reads a remote store in place. Names, manifests and records of runs are read from the remote store each time; an
+artifact is fetched into a local folder, an ordinary store, when its files are first needed.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from mmdiff.formats.store.manifest import Json, Recipe, parse_run
 from mmdiff.formats.store.publish import ArrayWriter, Publication
 from mmdiff.formats.store.store import Artifact, Store, open_chunk
 
-# Chunks on their way at once, and how much of each is asked for at a time: so many bytes are in memory.
-FLIGHTS = 8
+# Chunks fetched in parallel, and the size of one request; their product is the memory needed.
+PARALLEL_DOWNLOADS = 8
 BLOCK_BYTES = 8 << 20
 
 ATTEMPTS = 3
@@ -39,7 +37,7 @@ PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Fetched:
-    """An artifact that is here now: how much of it had to come, and the object that had its name before."""
+    """A fetched artifact: the bytes downloaded, and the object that had its name before."""
 
     artifact: str
     object: str
@@ -54,16 +52,16 @@ class Fetched:
 
 @dataclass(frozen=True)
 class _Copy(Recipe):
-    """The recipe of an artifact that is fetched. No stage continues its draft, nor does it continue that of a stage."""
+    """The recipe of a fetched artifact. It differs from that of the stage, so that neither continues the draft of the other."""
 
     copy_of: str = ""
 
 
 def fetch(remote: Remote, names: Sequence[str], path: Path, progress: Progress) -> list[Fetched]:
-    """Brings artifacts into the store at a path, each published as soon as it is whole; what is there already is left alone."""
+    """Fetches artifacts into the store at a path; each is published when it is complete. Those already there are skipped."""
     wanted = [remote.artifact(name) for name in names]
     store = Store(path)
-    absent = {published.name for published in wanted if not _is_here(store, published)}
+    absent = {published.name for published in wanted if not _is_local(store, published)}
     total = sum(published.manifest.bytes_on_disk for published in wanted if published.name in absent)
     fetched = []
     with progress("fetching", total, "bytes") as advance:
@@ -77,7 +75,7 @@ def fetch(remote: Remote, names: Sequence[str], path: Path, progress: Progress) 
 
 
 def with_inputs(remote: Remote, names: Iterable[str]) -> list[str]:
-    """Artifacts and all that they were made from, as far as the remote store still has it."""
+    """Artifacts and those they were made from, directly or not, as far as the remote store still has them."""
     found: dict[str, None] = {}
 
     def visit(name: str) -> None:
@@ -94,8 +92,8 @@ def with_inputs(remote: Remote, names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _is_here(store: Store, published: Published) -> bool:
-    """Whether the artifact is in a store under its name, as far as that can be seen without reading the data."""
+def _is_local(store: Store, published: Published) -> bool:
+    """Whether a store has the artifact under its name, checked without reading the data."""
     try:
         if store.id(published.name) != published.id:
             return False
@@ -140,9 +138,9 @@ def _object_of(store: Store, name: str) -> str | None:
 def _download(
     remote: Remote, published: Published, publication: Publication, recipe: Recipe, run: Json, advance: Advance
 ) -> tuple[Artifact, int]:
-    """Drafts and publishes the artifact; returns it, and how many bytes of chunks had to come."""
+    """Drafts and publishes the artifact; returns it and the number of bytes downloaded."""
     draft = publication.draft(published.name, recipe)
-    arrivals = []
+    downloads = []
     for array, entry in published.manifest.arrays.items():
         writer = draft.array(array, entry.spec.shape, entry.spec.dtype, entry.spec.rows_per_chunk)
         for chunk, crc in enumerate(entry.crcs):
@@ -150,18 +148,18 @@ def _download(
                 advance(entry.spec.file_bytes)
             else:
                 file = f"{published.name}/{array}/{entry.spec.chunk_file(chunk)}"
-                arrivals.append(_Arrival(remote, file, writer, chunk, crc, advance))
-    _all_at_once(arrivals)
-    downloaded = sum(arrival.writer.spec.file_bytes for arrival in arrivals)
+                downloads.append(_ChunkDownload(remote, file, writer, chunk, crc, advance))
+    _download_all(downloads)
+    downloaded = sum(download.writer.spec.file_bytes for download in downloads)
     return publication.publish(draft, published.manifest.facts, run), downloaded
 
 
-def _all_at_once(arrivals: Sequence[_Arrival]) -> None:
-    """Brings chunks several at a time. The first failure, or Ctrl-C, ends it: no more are begun."""
+def _download_all(downloads: Sequence[_ChunkDownload]) -> None:
+    """Downloads chunks in parallel. After the first failure, or Ctrl-C, no more are started."""
     stop = threading.Event()
-    with ThreadPoolExecutor(FLIGHTS, "fetch") as pool:
+    with ThreadPoolExecutor(PARALLEL_DOWNLOADS, "fetch") as pool:
         try:
-            for done in as_completed([pool.submit(arrival.bring, stop) for arrival in arrivals]):
+            for done in as_completed([pool.submit(download.run, stop) for download in downloads]):
                 done.result()
         except BaseException:
             stop.set()
@@ -170,8 +168,8 @@ def _all_at_once(arrivals: Sequence[_Arrival]) -> None:
 
 
 @dataclass(frozen=True)
-class _Arrival:
-    """A chunk that is to come."""
+class _ChunkDownload:
+    """The download of one chunk."""
 
     remote: Remote
     file: str
@@ -180,8 +178,8 @@ class _Arrival:
     crc: int
     advance: Advance
 
-    def bring(self, stop: threading.Event) -> None:
-        """Tries a few times, until the chunk is here as the manifest says, or nobody waits for it any more."""
+    def run(self, stop: threading.Event) -> None:
+        """Tries a few times, until the chunk is complete and correct, or `stop` is set."""
         problem: Corrupt | Unreachable | None = None
         for attempt in range(ATTEMPTS):
             if attempt and stop.wait(PAUSE_SECONDS * attempt):
@@ -194,7 +192,7 @@ class _Arrival:
             except (Corrupt, Unreachable) as error:
                 problem = error
         if isinstance(problem, Corrupt):
-            remedy = "What arrived whole is kept. Copy the store there again, then fetch again."
+            remedy = "Complete chunks are kept. Copy the store there again, then fetch again."
             raise Corrupt(f"{self.remote.url}/{self.file}: {problem}, in {ATTEMPTS} attempts. {remedy}")
         if problem is not None:
             raise problem
@@ -219,7 +217,7 @@ class _Arrival:
         self.writer.crcs[self.chunk] = self.crc
 
     def _pieces(self, spec: ArraySpec, stop: threading.Event) -> Iterator[tuple[int, bytes]]:
-        """The file in order, and where each piece belongs; raises Corrupt unless they are what was published."""
+        """The pieces of the file in order, each with its position; raises Corrupt if they are not what was published."""
         at, crc, ending = 0, 0, b""
         while at < spec.file_bytes and not stop.is_set():
             until = min(at + BLOCK_BYTES, spec.file_bytes)
@@ -235,12 +233,12 @@ class _Arrival:
         if crc != self.crc:
             raise Corrupt(f"checksum {crc:08x} instead of {self.crc:08x}")
         if ending != tail(self.crc):
-            raise Corrupt(f"{ending.hex()} behind the data instead of its checksum {tail(self.crc).hex()}")
+            raise Corrupt(f"{ending.hex()} after the data instead of its checksum {tail(self.crc).hex()}")
 
 
 @dataclass(frozen=True)
 class CachedStore(Store):
-    """`path` is the folder that keeps what has come."""
+    """A remote store, whose artifacts are fetched into the folder `path` when they are needed."""
 
     remote: Remote
     progress: Progress
@@ -252,26 +250,26 @@ class CachedStore(Store):
         return self.remote.names
 
     def object_name(self, name: str) -> str | None:
-        """The folder that holds the artifact here, or will hold it."""
+        """The folder that holds the local copy of the artifact, or will hold it."""
         published = self.remote.find(name)
         if published is None:
             return None
-        here = Store(self.path)
-        return here.object_name(name) if here.id(name) == published.id else published.id
+        local = Store(self.path)
+        return local.object_name(name) if local.id(name) == published.id else published.id
 
     def open_object(self, name: str, object_name: str) -> Artifact:
         return Artifact(name, object_name, self.remote.artifact(name).manifest, self)
 
-    def bring(self, names: Sequence[str]) -> None:
+    def ensure_local(self, names: Sequence[str]) -> None:
         fetch(self.remote, names, self.path, self.progress)
 
     def folder(self, name: str, object_name: str) -> Path:  # noqa: ARG002
-        """Where the files are, once they have come."""
-        self.bring([name])
+        """The folder with the files of an artifact, which is fetched first where needed."""
+        self.ensure_local([name])
         return Store(self.path).open_artifact(name).folder
 
     def run_text(self, name: str, object_name: str) -> bytes:  # noqa: ARG002
         return self.remote.run_text(name)
 
     def remedy(self, artifact: Artifact) -> str:  # noqa: ARG002
-        return f"Remove the folder {self.path} and run this again: what is needed is fetched anew."
+        return f"Remove the folder {self.path} and run this again, to fetch the artifact again."

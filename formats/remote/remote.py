@@ -1,8 +1,8 @@
-"""Stores that somebody has put where others can read them: S3 and whatever else fsspec opens. They are only read.
+"""Remote stores, on S3 and all file systems that fsspec opens. They are read-only.
 
-Object stores have no symlinks, and what copies a store there follows them: `graph/W/zarr.json` is the manifest of `graph/W`,
-and its chunks lie beside it. What the link said, the id, is the digest of the manifest. It is compared with the folders of
-`objects/` where these were copied too; `fetching.py` follows the chain from the manifest to the chunks.
+Object stores have no symlinks, and tools that copy a store there follow them: `graph/W/zarr.json` is the manifest of `graph/W`,
+and its chunks lie beside it. The id, which the link holds in a local store, is the digest of the manifest; it is compared with
+the folders of `objects/` if these were copied too. `fetching.py` checks the chunks against the manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mmdiff.formats.extras import load
 from mmdiff.formats.store.manifest import Manifest, id_of, is_object_name, object_id
 from mmdiff.formats.store.store import NAMESPACES, check_mark, check_name, is_name, missing_artifact
 
-# No metadata is larger: a manifest needs some ten bytes for each chunk of 64 MiB.
+# Upper bound of a metadata file: a manifest needs about ten bytes for each chunk of 64 MiB.
 _METADATA_BYTES = 256 << 20
 
 _LONGEST_REASON = 200
@@ -25,7 +25,7 @@ _LONGEST_REASON = 200
 
 @dataclass(frozen=True)
 class Published:
-    """An artifact of a remote store, as its manifest tells."""
+    """An artifact of a remote store, with its manifest."""
 
     name: str
     id: str
@@ -34,7 +34,7 @@ class Published:
 
 @dataclass
 class Remote:
-    """A store at a URL. `url` is how it is shown: a password that was in it is not."""
+    """A store at a URL. `url` is for display, without the password."""
 
     url: str
     _files: Any
@@ -43,12 +43,12 @@ class Remote:
 
     @classmethod
     def open(cls, url: str) -> Remote:
-        """The store at a URL, if there is one and we may read it."""
+        """Opens the store at a URL."""
         remote = cls(_shown(url), *_file_system(url))
         try:
             remote._check()
         except _NoCredentials as error:
-            # Buckets that are open to all are read without a signature, which has to be said beforehand.
+            # Public buckets are read without a signature, by a file system of their own.
             remote = cls(_shown(url), *_file_system(url, anon=True))
             try:
                 remote._check()
@@ -58,12 +58,12 @@ class Remote:
 
     @cached_property
     def names(self) -> list[str]:
-        """Every artifact, in the order in which the stages make them."""
+        """The names of all artifacts, in the order of the stages."""
         found = (f"{space}/{entry}" for space in NAMESPACES for entry in self._list(space))
         return [name for name in found if is_name(name)]
 
     def find(self, name: str) -> Published | None:
-        """The artifact of that name; None if the store does not have it."""
+        """The artifact of a name; None if the store does not have it."""
         if name not in self._published:
             try:
                 text = self.read(f"{check_name(name, lambda: self.names)}/zarr.json")
@@ -74,6 +74,7 @@ class Remote:
         return self._published[name]
 
     def artifact(self, name: str) -> Published:
+        """The artifact of a name."""
         found = self.find(name)
         if found is None:
             raise missing_artifact(name, self.url, self.names, "nothing that the server lists")
@@ -87,17 +88,17 @@ class Remote:
             raise Corrupt(f"{error}: the record of the run is missing. Copy the store there again.") from None
 
     def read(self, file: str, start: int = 0, stop: int = _METADATA_BYTES) -> bytes:
-        """A file of the store, or bytes of it: those from `start` to `stop`, fewer where it ends before.
+        """Bytes `start` to `stop` of a file of the store, fewer where it ends before.
 
-        From the beginning there may also be more: a web server that knows no ranges sends the whole file.
+        With `start=0` there may also be more: a web server without range requests sends the whole file.
         """
         try:
             return bytes(self._files.cat_file(f"{self._root}/{file}", start=start, end=stop))
-        except Exception as error:  # each file system has errors of its own, which have no type in common
+        except Exception as error:  # the errors of file systems have no common type
             raise _explained(f"{self.url}/{file}", error) from None
 
     def _check(self) -> None:
-        """Raises an error unless there is a store that we can read."""
+        """Raises an error unless the URL holds a readable store."""
         try:
             check_mark(self.read("zarr.json"), self.url)
         except Missing as error:
@@ -123,7 +124,7 @@ class Remote:
         return {id_of(entry) for entry in self._list("objects") if is_object_name(entry)}
 
     def _list(self, folder: str) -> list[str]:
-        """What is in a folder, as far as we are told: not every bucket or web server lists what it lets us read."""
+        """The entries of a folder; empty where the bucket or web server does not list them."""
         path = f"{self._root}/{folder}"
         try:
             found = self._files.ls(path, detail=False)
@@ -137,7 +138,7 @@ class Remote:
 
 
 class _NoCredentials(Unreachable):
-    """Nothing says who we are."""
+    """No credentials are configured."""
 
 
 def is_url(place: str) -> bool:
@@ -150,7 +151,7 @@ def _shown(url: str) -> str:
 
 
 def _file_system(url: str, **options: Any) -> tuple[Any, str]:
-    """What reads the files of a URL, and where they are in it. Listings and connections are not kept from earlier uses."""
+    """The file system of a URL, and the path in it. Listings and connections of earlier uses are not reused."""
     scheme = url.partition("://")[0]
     if not is_url(url):
         raise BadOption(
@@ -166,14 +167,14 @@ def _file_system(url: str, **options: Any) -> tuple[Any, str]:
         raise BadOption(f"{_shown(url)}: {_first_line(error)}") from None
     except ValueError as error:
         if "Protocol not known" in str(error):
-            known = "s3://, gs://, https:// and file://"
-            raise BadOption(f"{_shown(url)}: nothing reads {scheme}://. mmdiff reads {known}, and what fsspec knows.") from None
+            known = "s3://, gs://, https://, file://"
+            raise BadOption(f"{_shown(url)}: unknown protocol {scheme}://. Use {known}, or another of fsspec.") from None
         raise BadOption(f"{_shown(url)}: not a URL that can be read ({_first_line(error)}). Check it.") from None
     return files, str(root).rstrip("/")
 
 
 def _explained(url: str, error: Exception) -> StoreError:
-    """What a file system said, in our words."""
+    """The error of a file system as one of ours."""
     reason = _first_line(error)
     if isinstance(error, FileNotFoundError):
         return Missing(f"{url}: {reason}" if reason and not url.endswith(reason) else f"{url} does not exist")

@@ -1,1 +1,1 @@
-"""Readers of other people's files: embeddings, labels, ids, class names and graphs."""
+"""Readers of embeddings, labels, ids, class names and graphs, from files and from memory."""

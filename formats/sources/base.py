@@ -1,7 +1,4 @@
-"""What every reader of other people's embeddings offers: rows by number, from any thread, in bounded memory.
-
-What all readers of a matrix share: a name, a shape and dtype that have been judged, a checked range of rows.
-"""
+"""The interface of sources of embeddings, and the base of their readers: rows by number, from any thread, in bounded memory."""
 
 from __future__ import annotations
 
@@ -52,11 +49,11 @@ class Column:
 
 
 class Source(Protocol):
-    """A matrix of embeddings in somebody's file."""
+    """A matrix of embeddings: a file, several files, or an array in memory."""
 
     @property
     def name(self) -> str:
-        """What the user calls it: `vectors.npy`, `data.h5::embeddings`."""
+        """The name that the user gave: `vectors.npy`, `data.h5::embeddings`; "array" in memory."""
 
     @property
     def rows(self) -> int: ...
@@ -66,17 +63,17 @@ class Source(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of what `read` returns, in native byte order; one of READABLE_DTYPES."""
+        """The dtype of the rows that `read` returns, in native byte order; one of READABLE_DTYPES."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that is read, in order."""
+        """Every file that is read, in order; none for an array in memory."""
 
     def read(self, start: int, stop: int) -> Rows:
-        """Rows start..stop-1 as a C-contiguous array of its own. May be called from several threads at once."""
+        """Rows start..stop-1 as a new C-contiguous array. May be called from several threads at once."""
 
     def locate(self, row: int) -> str:
-        """Where the user finds a row: `part_2.npy, row 17`."""
+        """The place of a row in the user's words: `part_2.npy, row 17`."""
 
     def ids(self) -> Column | None:
         """The ids that come with the file, if any."""
@@ -90,7 +87,7 @@ def is_readable(dtype: np.dtype[Any]) -> bool:
 
 
 class Matrix(ABC):
-    """The base of the readers; satisfies `Source`."""
+    """The base of the readers: checks the shape and dtype, and the range of rows. Implements `Source`."""
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], files: tuple[Path, ...]) -> None:
         if len(shape) != 2:

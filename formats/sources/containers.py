@@ -1,6 +1,7 @@
-"""A dataset in an HDF5 file, `data.h5::embeddings`. h5py is an extra, and takes turns between threads by itself.
+"""Arrays in containers: HDF5 datasets (`data.h5::embeddings`) and zarr arrays of version 2 or 3, alone or in a group
+(`data.zarr`, `data.zarr::images/embeddings`).
 
-zarr arrays of version 2 or 3 in a folder, alone or inside a group: `data.zarr`, `data.zarr::images/embeddings`.
+h5py is an extra; it serialises access from several threads by itself.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class ZarrSource(Matrix):
     def _read(self, start: int, stop: int) -> Rows:
         try:
             rows = self._array[start:stop]
-        except Exception as error:  # each codec, and each version of zarr, fails in its own way
+        except Exception as error:  # the errors of codecs and zarr versions have no common type
             raise UnreadableSource(
                 f"{self.name}, rows {start:,} to {stop:,}: a chunk cannot be read ({error}). Copy or write the array again."
             ) from error
@@ -94,17 +95,17 @@ class ZarrSource(Matrix):
 
 
 def _open(path: Path) -> Any:
-    import zarr  # takes half a second, which other commands should not pay
+    import zarr  # takes half a second, so only where it is needed
 
     try:
         return zarr.open(path, mode="r")
-    except Exception as error:  # damaged metadata surface as almost any exception
+    except Exception as error:  # damaged metadata raise almost any exception
         raise UnreadableSource(f"{path}: not readable as zarr ({error}). Copy or write it again.") from error
 
 
 def _in_group(group: Any, name: str, inner: str | None) -> tuple[Any, str]:
     if hasattr(group, "shape"):
-        raise UnreadableSource(f"{name}: an array and not a group, so there is no {inner!r} in it. Leave ::{inner} off.")
+        raise UnreadableSource(f"{name}: an array, not a group, so there is no {inner!r} in it. Leave ::{inner} off.")
     wanted = inner.strip("/") if inner is not None else None
     arrays = {key: item for key, item in group.members(max_depth=None) if hasattr(item, "shape")}
     chosen = choose_array(name, wanted, {key: (item.shape, item.dtype) for key, item in arrays.items()})
@@ -121,8 +122,8 @@ def _refuse_pickle(name: str, array: Any) -> None:
 
 
 def _refuse_holes(name: str, array: Any) -> None:
-    # zarr reads a chunk that is not there as fill values; as embeddings they would be rows partly of zeros.
-    # Releases of zarr differ in what they count for sharded arrays.
+    # zarr reads a missing chunk as fill values, which would give rows of zeros. Sharded arrays are not checked, since
+    # versions of zarr count their chunks differently.
     if array.shards is None and array.nchunks_initialized < array.nchunks:
         raise UnreadableSource(
             f"{name}: {array.nchunks_initialized:,} of {array.nchunks:,} chunks are on disk; the others would read as "

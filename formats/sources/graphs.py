@@ -1,6 +1,6 @@
-"""Lists of neighbours in somebody's file: `.ivecs` (as benchmarks give the ground truth) or `.npy`, integers, -1 for none.
+"""Graphs in files: lists of neighbours (`.ivecs`, `.npy`; -1 for none) and sparse matrices (`.npz` of scipy, CSR).
 
-A sparse matrix as `scipy.sparse.save_npz` writes it, in compressed rows. A pickle inside is never loaded.
+Pickles are never loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENDINGS = (".ivecs", ".npy")
 
 
 class NeighbourFile:
-    """One list a row, read by position from any thread."""
+    """One list of neighbours per row, read by position from any thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class NeighbourFile:
         self._read = lambda start, stop: read_rows(file, header, start, stop)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 as they are in the file."""
+        """Rows start..stop-1 with the integers of the file."""
         return self._read(start, stop)
 
 
@@ -55,7 +55,7 @@ _SAVE = "Save it with scipy.sparse.save_npz(FILE, A.tocsr())."
 
 
 def read_csr(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tuple[int, int]]:
-    """The values, columns, offsets and shape of a matrix whose columns exist and whose offsets can be followed.
+    """The values, columns, offsets and shape of a matrix, with columns and offsets checked.
 
     An exported W comes back as W0 + W0^T.
     """
@@ -64,7 +64,7 @@ def read_csr(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tupl
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             missing = [name for name in _ARRAYS if name not in archive]
             if missing:
-                raise UnreadableSource(f"{path}: not a sparse matrix, there is no {missing[0]!r} in it. {_SAVE}")
+                raise UnreadableSource(f"{path}: not a sparse matrix: {missing[0]!r} is missing. {_SAVE}")
             kind, shape, indptr, indices, data = (archive[name] for name in _ARRAYS)
             scale = archive.get(ROW_SCALE)
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError, TypeError) as error:
@@ -75,7 +75,7 @@ def read_csr(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tupl
     if name != "csr":
         raise UnreadableSource(f"{path}: a sparse matrix of format {name!r}, expected 'csr'. {_SAVE}")
     if shape.shape != (2,) or any(array.dtype.kind not in "iu" for array in (shape, indptr, indices)):
-        raise UnreadableSource(f"{path}: shape, offsets or columns that are no integers. {_SAVE}")
+        raise UnreadableSource(f"{path}: its shape, offsets or columns are not integers. {_SAVE}")
     rows, columns = map(int, shape)
     _refuse_bad_structure(path, rows, columns, indptr, indices, data)
     if scale is not None:

@@ -1,8 +1,7 @@
-"""Several sources as one, in the order given.
+"""Several sources as one, in the given order, and folders written by clip-retrieval.
 
-A folder as clip-retrieval writes it: img_emb/img_emb_0.npy, ... and, if kept, metadata/metadata_0.parquet, ...
-
-Both kinds of file may also lie side by side in one folder. Parts are taken in the order of their numbers, from 0 on.
+Such a folder holds img_emb/img_emb_0.npy, ... and optionally metadata/metadata_0.parquet, ...; both may also lie in the folder
+itself. Parts are numbered from 0 on.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from mmdiff.formats.storage.strings import Strings
 
 
 class Concatenated(Matrix):
-    """The rows of all parts. Parts of different dtypes are read as float32, or float64 if any part is."""
+    """The rows of all parts. Parts of different dtypes are read as float32, or as float64 if any part is float64."""
 
     def __init__(self, parts: Sequence[Source], name: str | None = None) -> None:
         first = parts[0]
@@ -85,7 +84,7 @@ def _common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
 
 
 def concatenate_columns(columns: Sequence[Column]) -> Column:
-    """Columns of one value per row as one; strings if any of them holds strings."""
+    """Joins columns of one value per row; strings if any of them holds strings."""
     integers = [column.values for column in columns if not isinstance(column.values, Strings)]
     if len(integers) == len(columns):
         return Column(np.concatenate(integers))
@@ -111,7 +110,7 @@ def is_clip(folder: Path) -> bool:
 
 
 class ClipSource(Concatenated):
-    """The numbered parts of a folder, with ids from the metadata when there are any."""
+    """The numbered parts of a clip-retrieval folder, with ids from the metadata if there are any."""
 
     def __init__(self, folder: Path) -> None:
         embeddings = _numbered(folder, "img_emb", "npy")
@@ -138,7 +137,7 @@ class ClipSource(Concatenated):
 
     @cached_property
     def id_column(self) -> str | None:
-        """The first of the usual id columns that all parts have."""
+        """The first of ID_COLUMNS that all parts have."""
         if not self._columns:
             return None
         common = set.intersection(*self._columns)
@@ -152,7 +151,7 @@ class ClipSource(Concatenated):
 
 
 def _numbered(folder: Path, stem: str, ending: str) -> dict[int, Path]:
-    """The files stem_NUMBER.ending of the folder stem, or else of the folder itself."""
+    """The files stem_NUMBER.ending in the folder `stem`, or else in the folder itself, by number."""
     pattern = re.compile(rf"{stem}_([0-9]+)\.{ending}")
     inside = folder / stem if (folder / stem).is_dir() else folder
     found: dict[int, Path] = {}

@@ -1,4 +1,4 @@
-"""numpy's `.npy`, read by position. A pickle inside is never loaded, and the size is checked before a row is read."""
+"""numpy's `.npy` files, read by position. Pickles are never loaded, and the size is checked before a row is read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.base import Matrix, Rows
 from mmdiff.formats.sources.rawfile import RawFile, pread_into
 
-# numpy's own limit: the header is parsed as Python syntax, which is neither safe nor quick on megabytes.
+# numpy's own limit: the header is parsed as Python syntax, which is neither safe nor fast for megabytes.
 MAX_HEADER = 10_000
 
-# Version 3.0 differs in the encoding of field names only, and arrays with fields are not readable here anyway.
+# Version 3.0 only adds other encodings of field names, and arrays with fields are refused anyway.
 READERS = {
     (1, 0): ("<H", npy_format.read_array_header_1_0),
     (2, 0): ("<I", npy_format.read_array_header_2_0),
@@ -37,7 +37,7 @@ class NpyHeader:
 
 
 def read_header(file: RawFile) -> NpyHeader:
-    """The header of a file whose size is what the header promises."""
+    """Reads the header; raises UnreadableSource unless the size of the file agrees with it."""
     head = file.head(12 + MAX_HEADER)
     try:
         version = npy_format.read_magic(io.BytesIO(head))
@@ -55,10 +55,10 @@ def read_header(file: RawFile) -> NpyHeader:
     data_start = _header_end(file, head, length_format)
     try:
         with warnings.catch_warnings():
-            # Headers written by Python 2 (`10L`) are read with a warning that means nothing to the user.
+            # Headers written by Python 2 (`10L`) raise a warning that does not help the user.
             warnings.simplefilter("ignore")
             shape, fortran, dtype = parse(io.BytesIO(head[8:data_start]), max_header_size=MAX_HEADER)
-    except Exception as error:  # the header is parsed as Python syntax, and fails in as many ways
+    except Exception as error:  # parsing Python syntax raises many types of errors
         raise UnreadableSource(
             f"{file.name}: damaged .npy header, {head[10:data_start][:80]!r}. Copy or write it again."
         ) from error
@@ -113,7 +113,7 @@ def read_rows(file: RawFile, header: NpyHeader, start: int, stop: int) -> NDArra
 
 
 class NpySource(Matrix):
-    """A matrix in a `.npy` file, of either order and either byte order."""
+    """A matrix in a `.npy` file, in C or Fortran order and either byte order."""
 
     def __init__(self, path: Path) -> None:
         self._file = RawFile(path)

@@ -1,4 +1,4 @@
-"""Readers of other people's files. `open_source` finds the reader by the ending, or by what lies in the folder."""
+"""`open_source` chooses the reader of a file by its ending, and that of a folder by the files in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUPPORTED = f"{', '.join(PLAIN)}, .h5::dataset, .hdf5::dataset, .parquet::column
 
 
 def open_source(specs: Sequence[str]) -> Source:
-    """The files that the specs name, as one matrix in the order given. A spec may be a pattern, in numeric order."""
+    """The files that the specs name, as one matrix in the given order. Files that match a pattern are in numeric order."""
     if not specs:
         raise BadOption("No file of embeddings was given. Name at least one.")
     cache = RowGroupCache()

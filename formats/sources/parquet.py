@@ -1,6 +1,6 @@
-"""A list column of a Parquet file as a matrix, `data.parquet::embedding`, decoded one row group at a time.
+"""Embeddings in a list column of a Parquet file (`data.parquet::embedding`), decoded one row group at a time.
 
-The type may be of lists of any length, but every row must have as many values as the first, and no nulls.
+The lists may be declared of any length, but every row must have the width of the first, and no nulls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH_ROWS = 8192
 
 
 class RowGroupCache:
-    """The row groups decoded last, up to `limit` bytes but always one. Parts of one source share a cache."""
+    """The most recently decoded row groups, up to `limit` bytes but at least one. Parts of one source share a cache."""
 
     def __init__(self, limit: int = 256 << 20) -> None:
         self._limit = limit
@@ -32,7 +32,7 @@ class RowGroupCache:
         self._lock = threading.Lock()
 
     def get(self, key: tuple[Path, str, int], size: int, decode: Callable[[], Rows]) -> Rows:
-        # Decoding happens under the lock: two threads that decode at once would need twice the memory.
+        # Decoded under the lock: two threads at once would need twice the memory.
         with self._lock:
             if key not in self._groups:
                 while self._groups and sum(group.nbytes for group in self._groups.values()) + size > self._limit:
@@ -44,12 +44,12 @@ class RowGroupCache:
 
 @contextmanager
 def open_parquet(file: RawFile, metadata: Any = None) -> Iterator[Any]:
-    """A pyarrow ParquetFile; what goes wrong with it is told as an UnreadableSource."""
+    """Opens a pyarrow ParquetFile; its errors become UnreadableSource."""
     pyarrow = load("pyarrow", f"reading {file.name}")
     parquet = load("pyarrow.parquet", f"reading {file.name}")
     try:
         file.check_unchanged()
-        # A relative path with a colon in it would be taken for a URI.
+        # pyarrow takes a relative path with a colon for a URI.
         with parquet.ParquetFile(file.path.absolute(), metadata=metadata) as opened:
             yield opened
     except (pyarrow.ArrowException, OSError) as error:
@@ -57,7 +57,7 @@ def open_parquet(file: RawFile, metadata: Any = None) -> Iterator[Any]:
 
 
 def value_dtype(kind: Any) -> np.dtype[Any] | None:
-    """The dtype of the values of a list type; None for other types."""
+    """The dtype of the values of an arrow list type; None for other types."""
     kind = getattr(kind, "storage_type", kind)
     if not hasattr(kind, "value_field"):
         return None
@@ -69,7 +69,7 @@ def value_dtype(kind: Any) -> np.dtype[Any] | None:
 
 
 class ParquetSource(Matrix):
-    """A column of lists; the only one of readable values unless `inner` names it."""
+    """A column of lists: the one that `inner` names, or the only one of readable values."""
 
     def __init__(self, path: Path, inner: str | None = None, cache: RowGroupCache | None = None) -> None:
         self._file = RawFile(path)
@@ -132,7 +132,7 @@ def _choose_column(name: str, schema: Any, inner: str | None) -> str:
 
 
 def _checked(name: str, lists: Any, first: int, width: int | None, dtype: np.dtype[Any]) -> Rows:
-    """The lists as a matrix, if none of them is null, holds nulls or has another width than the first row."""
+    """The lists as a matrix; refuses null lists, null values, and widths other than that of the first row."""
     lists = getattr(lists, "storage", lists)
     if lists.null_count:
         row = first + _first_null(lists)

@@ -1,7 +1,7 @@
-"""A file of raw bytes, read by position: no map (a short file under a map is a SIGBUS) and no shared file position.
+"""Files read by position: without a map (a short file under a map is a SIGBUS) and without a shared file position.
 
-The file is opened for each read and closed after it, so that ten thousand parts need one descriptor and none is left
-behind; size and modification time are compared each time, so that a file replaced in between is noticed.
+The file is opened for each read and closed after it, so that ten thousand parts need one descriptor. Size and modification time
+are compared each time, so that a file replaced in between is noticed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mmdiff.formats.errors import UnreadableSource
 
 
 def pread_into(fd: int, array: NDArray[Any], offset: int, name: str) -> None:
-    """Fill a C-contiguous array from the bytes at `offset`."""
+    """Fills a C-contiguous array with the bytes at `offset`."""
     flat = array.reshape(-1).view(np.uint8)
     done = 0
     while done < len(flat):
@@ -34,14 +34,14 @@ def pread_into(fd: int, array: NDArray[Any], offset: int, name: str) -> None:
 
 
 class RawFile:
-    """A regular file as it was when it was first looked at."""
+    """A regular file, with the size and modification time it had when it was first opened."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.path = path
         self.name = name or str(path)
         with self._explained():
             found = path.stat()
-        # A pipe would block on open, and a folder would open and then fail to read.
+        # Opening a pipe would block, and reading a folder would fail.
         if not stat.S_ISREG(found.st_mode):
             raise UnreadableSource(f"{self.name}: not a regular file. Give the path of a file on disk.")
         self.size = found.st_size
@@ -59,7 +59,7 @@ class RawFile:
             ) from error
 
     def check_unchanged(self, fd: int | None = None) -> None:
-        """Compare with what was found at first, for an open descriptor or for readers that open the path themselves."""
+        """Raises UnreadableSource if the file has changed; `fd` is its open descriptor, if there is one."""
         with self._explained():
             found = self.path.stat() if fd is None else os.fstat(fd)
         if (found.st_size, found.st_mtime_ns) != (self.size, self._modified):
@@ -80,7 +80,7 @@ class RawFile:
                 os.close(fd)
 
     def read_into(self, array: NDArray[Any], offset: int) -> None:
-        """Fill a C-contiguous array from the bytes at `offset`."""
+        """Fills a C-contiguous array with the bytes at `offset`."""
         with self.opened() as fd:
             pread_into(fd, array, offset, self.name)
 
@@ -91,7 +91,7 @@ class RawFile:
         return start.tobytes()
 
     def expect_data(self, start: int, expected: int, promise: str) -> None:
-        """Compare what the header promises with what lies behind it."""
+        """Raises UnreadableSource unless `expected` bytes follow from `start` on; `promise` says what the header announced."""
         found = self.size - start
         if found != expected:
             verdict = "is truncated" if found < expected else f"has {found - expected:,} bytes too many"

@@ -1,8 +1,7 @@
-"""The order people expect of numbered files: part_2 before part_10.
+"""Names of sources as the user types them: `file`, `file::inner`, or a pattern such as `'parts/*.npy'`.
 
-What the user types to name a source: `file`, `file::inner`, or a pattern such as `'parts/*.npy'`.
-
-Which array or column of a file with several is meant: the one that was named, or the only one that fits.
+Files that match a pattern are sorted by number (part_2 before part_10). In a file with several arrays or columns, the one named
+after `::` is read, or the only one that fits.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mmdiff.formats.sources.base import READABLE_NAMES, is_readable
 
 
 def natural_order(path: str | Path) -> tuple[list[str | int], str]:
-    """A key for sorting. The parts alternate between text and number, so that like is compared with like."""
+    """A sort key that puts part_2 before part_10. Text and numbers alternate in it, so they are never compared."""
     text = str(path)
     return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", text)], text
 
@@ -29,7 +28,7 @@ SEPARATOR = "::"
 
 
 def split_spec(spec: str) -> tuple[Path, str | None]:
-    """The path and what is asked for inside it. Whatever exists is a path; otherwise the last `::` separates."""
+    """The path, and the array or column inside it. An existing path is taken whole; otherwise the last `::` separates."""
     if Path(spec).exists():
         return Path(spec), None
     position = spec.find(SEPARATOR)
@@ -43,13 +42,13 @@ def split_spec(spec: str) -> tuple[Path, str | None]:
 
 
 def expand_spec(spec: str) -> list[tuple[Path, str | None]]:
-    """All that a spec stands for: itself if it exists, else what the pattern matches, in natural order."""
+    """The files of a spec: the path if it exists, else the matches of the pattern in natural order."""
     path, inner = split_spec(spec)
     if path.exists():
         return [(path, inner)]
     if not glob.has_magic(str(path)):
         raise UnreadableSource(f"{path}: no such file or folder. Check the path (the current folder is {Path.cwd()}).")
-    # Path.glob would take hidden files too, and refuses absolute patterns.
+    # Path.glob also matches hidden files, and refuses absolute patterns.
     matches = sorted(glob.glob(str(path), recursive=True), key=natural_order)  # noqa: PTH207
     if not matches:
         raise UnreadableSource(f"{path}: nothing matches this pattern. Check the path (the current folder is {Path.cwd()}).")
@@ -57,9 +56,9 @@ def expand_spec(spec: str) -> list[tuple[Path, str | None]]:
 
 
 def refuse_inner(path: Path, inner: str | None) -> None:
-    """For files that hold one array."""
+    """Refuses `::inner` for formats that hold one array."""
     if inner is not None:
-        raise UnreadableSource(f"{path}: a file of one array, so there is no {inner!r} in it. Leave ::{inner} off.")
+        raise UnreadableSource(f"{path}: holds one array, so there is no {inner!r} in it. Leave ::{inner} off.")
 
 
 Arrays = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -68,7 +67,7 @@ COLUMN_NAMES = ("label", "labels", "class", "id")
 
 
 def choose(name: str, wanted: str | None, present: Collection[str], fitting: Mapping[str, str], what: str) -> str:
-    """`fitting` describes those of `present` that would do, `what` says what they are."""
+    """The wanted name, else the only one in `fitting`, which describes the candidates among `present`; `what` is their kind."""
     chosen = next(iter(fitting)) if wanted is None and len(fitting) == 1 else wanted
     if chosen is not None and chosen in present:
         if (copies := sum(key == chosen for key in present)) > 1:
@@ -94,6 +93,6 @@ def choose_array(name: str, wanted: str | None, arrays: Arrays) -> str:
 
 
 def choose_column(name: str, wanted: str | None, columns: Collection[str]) -> str:
-    """The labels or ids to read: the only column, or the only one with a telling name."""
+    """The column of labels or ids to read: the only one, or the only one named in COLUMN_NAMES."""
     fitting = {key: "" for key in columns if len(columns) == 1 or key.strip().lower() in COLUMN_NAMES}
     return choose(name, wanted, columns, fitting, f"a column named {', '.join(COLUMN_NAMES)}")

@@ -1,7 +1,4 @@
-"""Text that people write by hand: lines of a `.txt`, cells of a `.csv`, in UTF-8 with or without a byte order mark.
-
-A list of numbers that somebody brings along: `.npy`, or text with one number a line.
-"""
+"""Text files: lines of a `.txt`, cells of a `.csv`, in UTF-8 with or without a byte order mark; and vectors of numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from mmdiff.formats.sources.rawfile import RawFile
 
 
 def read_text(path: Path) -> str:
-    """The whole file, with any kind of line end as \\n."""
+    """The whole file, with all line ends as \\n."""
     file = RawFile(path)
     try:
         text = file.head(file.size).decode("utf-8-sig")
@@ -43,14 +40,14 @@ def read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True, skipinitialspace=True)
     try:
         for cells in reader:
-            # The csv module gives a blank line as no cells, but in a file of one column it is an empty one.
+            # The csv module yields no cells for a blank line; in a file of one column it is an empty cell.
             yield reader.line_num, [cell.strip() for cell in cells] or [""]
     except csv.Error as error:
         raise UnreadableSource(f"{path}, line {reader.line_num}: not readable as CSV ({error}). Fix the line.") from error
 
 
 def read_values(path: Path) -> NDArray[np.float64]:
-    """All numbers of a file, as one vector."""
+    """The numbers of a `.npy` file, or of a text file with one number per line, as a vector."""
     if path.suffix.lower() == ".npy":
         file = RawFile(path)
         header = read_header(file)
@@ -62,5 +59,5 @@ def read_values(path: Path) -> NDArray[np.float64]:
         try:
             values.append(float(line))
         except ValueError:
-            raise UnreadableSource(f"{path}, line {number}: {line!r} is not a number. Write one number a line.") from None
+            raise UnreadableSource(f"{path}, line {number}: {line!r} is not a number. Write one number per line.") from None
     return np.array(values, np.float64)

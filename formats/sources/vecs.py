@@ -1,6 +1,7 @@
-"""`.fvecs`, `.bvecs` and `.ivecs`, as the SIFT and Deep collections come: each row repeats its own width before its values.
+"""Binary formats of nearest-neighbour benchmarks.
 
-`.fbin`, `.u8bin`, `.i8bin`, `.f16bin` of the billion-scale benchmarks: two uint32 (rows, width), then the values.
+`.fvecs`, `.bvecs` and `.ivecs` (SIFT, Deep): each row is preceded by its width, an int32.
+`.fbin`, `.u8bin`, `.i8bin` and `.f16bin` (billion-scale): two uint32 (rows, width), then the values.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HEADER = np.dtype("<i4")
 
 
 class VecsFile:
-    """Rows of an int32 width and that many values. Each row's width is checked when the row is read."""
+    """Rows that are each preceded by their width. The width of a row is checked when the row is read."""
 
     def __init__(self, path: Path, stored: np.dtype[Any]) -> None:
         self._file = RawFile(path)
@@ -65,7 +66,7 @@ class VecsFile:
 
 
 class VecsSource(Matrix):
-    """Embeddings in such a file."""
+    """Embeddings in an `.fvecs` or `.bvecs` file."""
 
     def __init__(self, path: Path) -> None:
         stored = VECS_DTYPES[path.suffix.lower()]
@@ -87,7 +88,7 @@ HEADER_SIZE = 8
 
 
 class BinSource(Matrix):
-    """A matrix behind a header of eight bytes."""
+    """A matrix after a header of eight bytes."""
 
     def __init__(self, path: Path) -> None:
         self._file = RawFile(path)

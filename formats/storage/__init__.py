@@ -1,1 +1,1 @@
-"""Bytes on disk: arrays of mappable chunks, checksums, memory maps, and the seam that makes every change to files."""
+"""Arrays on disk: mappable chunks, checksums, memory maps, and the seam that makes all changes to files."""

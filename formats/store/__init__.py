@@ -1,1 +1,1 @@
-"""The store: manifests, artifacts and their kinds, publishing, verifying and collecting garbage."""
+"""The store: manifests, artifacts and their kinds, publishing, verification and garbage collection."""

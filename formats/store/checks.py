@@ -57,7 +57,7 @@ def check_pca(artifact: Artifact) -> Iterator[Finding]:
     dims, width = artifact.spec("components").shape
     for name, shape in (("mean", (width,)), ("explained_variance", (dims,))):
         if name not in artifact or artifact.spec(name).shape != shape:
-            yield name, f"missing, or not of shape {shape} as the components ask for"
+            yield name, f"missing, or not of shape {shape} as the components require"
     for name in artifact.manifest.arrays:
         if not np.isfinite(artifact.array(name)).all():
             yield name, "values that are not finite"
@@ -136,7 +136,7 @@ def check_logreg(artifact: Artifact) -> Iterator[Finding]:
     except UnreadableSource:
         found = {}
     if found != expected:
-        yield "safetensors", f"not a file of tensors {', '.join(expected)} for {classes} classes and {width} values"
+        yield "safetensors", f"not a file of the tensors {', '.join(expected)} for {classes} classes and {width} values"
 
 
 def check_report(artifact: Artifact) -> Iterator[Finding]:
@@ -155,14 +155,14 @@ def check_report(artifact: Artifact) -> Iterator[Finding]:
         return
     for number, line in enumerate(lines if not wrong else ()):
         first, length = line["first_cell"], len(line["planes"])
-        own = offsets[first : first + draws + 1]
-        if len(own) != draws + 1 or (np.diff(own) != length).any():
+        of_line = offsets[first : first + draws + 1]
+        if len(of_line) != draws + 1 or (np.diff(of_line) != length).any():
             yield "offsets", f"line {number}: not {draws} cells of {length} planes from cell {first} on"
             return
 
 
 def _check_columns(indptr: NDArray[Any], indices: NDArray[Any]) -> Iterator[Finding]:
-    """Columns are those of nodes, and increase in each row: where they do not, another row begins."""
+    """Every column is a node, and columns increase within each row: they may fall only where a row begins."""
     nodes = len(indptr) - 1
     for start in range(0, len(indices), _BLOCK):
         columns = indices[start : start + _BLOCK + 1] & np.uint32(_COLUMN)
@@ -182,7 +182,7 @@ def _row_of(indptr: NDArray[Any], entry: int) -> int:
 
 
 def _check_weights(artifact: Artifact, name: str, length: int) -> Iterator[Finding]:
-    """Values are finite, not negative, and as many as they should be."""
+    """There are `length` values, all finite and not negative."""
     values = artifact.array(name)
     if len(values) != length:
         yield name, f"{len(values)} values instead of {length}"
@@ -194,7 +194,7 @@ def _check_weights(artifact: Artifact, name: str, length: int) -> Iterator[Findi
 
 
 def _blocks(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """An array in blocks of rows, each with the number of its first."""
+    """An array in blocks of rows, each with the number of its first row."""
     step = max(1, _BLOCK // max(1, values[:1].size))
     for start in range(0, len(values), step):
         yield start, values[start : start + step]
@@ -214,7 +214,7 @@ def _check_strings(artifact: Artifact, column: str, length: int | None) -> Itera
 
 
 def _check_offsets(name: str, offsets: NDArray[Any], end: int) -> Iterator[Finding]:
-    """Offsets start at 0, never go back, and end where the array behind them does."""
+    """Offsets start at 0, never decrease, and end at `end`."""
     if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != end:
         yield name, f"offsets do not run from 0 to {end}"
         return
@@ -239,20 +239,26 @@ def _check_range(artifact: Artifact, name: str, low: int, high: int) -> Iterator
 
 
 def tensor_shapes(data: bytes) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The dtype and shape of each tensor; every one must lie within the file and be as long as its shape says."""
+    """The dtype and shape of each tensor of a safetensors file, read from its header without the library.
+
+    The file is eight bytes with the length of the header, the header (JSON), and the tensors. Each tensor must lie within the
+    file and have the size of its shape.
+    """
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + length])
-        return {name: _checked(entry, len(data) - 8 - length) for name, entry in header.items() if name != "__metadata__"}
+        return {
+            name: _checked_tensor(entry, len(data) - 8 - length) for name, entry in header.items() if name != "__metadata__"
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableSource("not a safetensors file. Make it again.") from error
 
 
-def _checked(entry: dict[str, Any], room: int) -> tuple[str, tuple[int, ...]]:
+def _checked_tensor(entry: dict[str, Any], available: int) -> tuple[str, tuple[int, ...]]:
     dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     size = _TENSOR_BYTES[dtype]
     for n in shape:
         size *= n
-    if not (0 <= start <= stop <= room and stop - start == size and all(n >= 0 for n in shape)):
+    if not (0 <= start <= stop <= available and stop - start == size and all(n >= 0 for n in shape)):
         raise ValueError(f"a tensor of shape {shape} at {start} to {stop}")
     return dtype, shape

@@ -1,7 +1,7 @@
-"""Fingerprints of source files: cheap enough to take before a run, so that an unchanged input is recognised.
+"""Fingerprints of inputs, by which an unchanged input is recognised: cheap for files, complete for arrays in memory.
 
-The digest covers names, sizes and samples of the content; it goes into the manifest. Modification times vouch for what lies
-between the samples; they are kept with the run, since a copy of a file is still the same input.
+The digest of files covers names, sizes and samples of the content; it goes into the manifest. Modification times (the source
+fingerprint) cover the bytes between the samples. They are recorded with the run, since a copy of a file is the same input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_FILES = 1000
 
 
 def fingerprint(name: str, files: Sequence[Path]) -> Json:
-    """What a source is: the name, the bytes and a digest of its files."""
+    """The fingerprint of a source: its name, and the size and digest of its files."""
     digest = hashlib.blake2b(digest_size=12)
     size = 0
     for file in files:
@@ -66,9 +66,9 @@ def source_fingerprint(files: Sequence[Path]) -> list[list[str | int]]:
     return [[str(file.resolve()), status.st_size, status.st_mtime_ns] for file, status in stats]
 
 
-def state(seen: Sequence[Sequence[str | int]]) -> Literal["same", "changed", "gone"]:
-    """What has become of the files that a run read."""
-    for path, size, modified in seen:
+def state(recorded: Sequence[Sequence[str | int]]) -> Literal["same", "changed", "gone"]:
+    """Compares the files that a run read, by their source fingerprint, with what is on disk now."""
+    for path, size, modified in recorded:
         try:
             status = Path(str(path)).stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""Removing what no name leads to: drafts of interrupted runs, and objects that were replaced. Nothing else."""
+"""Garbage collection: removes drafts of interrupted runs, and objects that no name refers to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmdiff.formats.store.store import Store
 
 @dataclass(frozen=True)
 class Garbage:
-    """A folder that can go, and why."""
+    """A folder that can be removed, and the reason."""
 
     folder: Path
     bytes: int
@@ -24,24 +24,24 @@ class Garbage:
 
 
 def find_garbage(store: Store) -> list[Garbage]:
-    """What a collection would remove now: first what lies in `work/`, where an interrupted one may have left its half."""
+    """The folders that `collect` would remove: those in `work/`, then objects without a name."""
     named = {store.object_name(name) for name in store.names()}
     left = [_garbage(folder, "left by an interrupted run") for folder in _folders(store.work)]
     return left + [
-        _garbage(folder, "no name leads to it")
+        _garbage(folder, "no name refers to it")
         for folder in _folders(store.objects)
         if is_object_name(folder.name) and folder.name not in named
     ]
 
 
 def collect(store: Store) -> list[Garbage]:
-    """Removes it, while nobody writes; readers keep the maps they have."""
-    with _alone(store):
+    """Removes all garbage, under an exclusive lock. Readers keep the maps they have."""
+    with _exclusive(store):
         garbage = find_garbage(store)
         for item in garbage:
             doomed = item.folder
             if doomed.parent == store.objects:
-                # Half-removed it must not look like an object any more.
+                # Moved first: a half-removed folder must not look like an object.
                 seam.make_folder(store.work)
                 doomed = store.work / f"removed.{doomed.name}"
                 seam.move_folder(item.folder, doomed)
@@ -51,7 +51,7 @@ def collect(store: Store) -> list[Garbage]:
 
 
 @contextmanager
-def _alone(store: Store) -> Iterator[None]:
+def _exclusive(store: Store) -> Iterator[None]:
     lock = seam.lock_folder(store.path, exclusive=True)
     if lock is None:
         raise Locked(f"{store.path}: a run is writing to the store. Wait for it to end, then collect again.")

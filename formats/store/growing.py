@@ -1,8 +1,8 @@
-"""Arrays whose length is only known at their end: values are appended, and go to the disk behind the caller's back.
+"""Growing arrays: arrays of unknown length, to which values are appended and written in the background.
 
-Arrays of a draft that grow together (the offsets and columns of a graph) share checkpoints. A checkpoint says how far each of
-them has come; a run that was interrupted continues from the last of them. The chunk that an array ends in is a `.part` file
-until it is full, so that nothing is kept in memory.
+Arrays of a draft that grow together (the offsets and columns of a graph) share checkpoints. A checkpoint holds the length of
+each array; an interrupted run continues from the last checkpoint. The last chunk of an array is a `.part` file until it is
+full, so that nothing is buffered in memory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mmdiff.formats.storage.arrays import ArraySpec, even_rows_per_chunk, page_u
 from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c, tail
 from mmdiff.formats.store.manifest import Json, encode
 from mmdiff.formats.store.publish import ArrayWriter, Draft
-from mmdiff.formats.store.verify import chunk_is_whole
+from mmdiff.formats.store.verify import crc_of_complete_chunk
 
-# Pieces that may wait for the disk before the caller has to.
+# Pieces in the queue to the disk before `append` blocks.
 WAITING = 24
 
 _BLOCK_BYTES = 1 << 20
@@ -35,14 +35,14 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """How far an array has come: its length, and the checksum of what is in the chunk that is not full."""
+    """The length of a growing array, and the checksum of the values in its last, partial chunk."""
 
     length: int = 0
     crc: int = 0
 
 
 class GrowingArray(ArrayWriter):
-    """One array; `spec` is that of its full chunks until it is closed. Pieces must come one after the other."""
+    """One array. Until it is closed, `spec` describes its full chunks. Values are appended by one thread at a time."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
         itemsize, unit = np.dtype(dtype).itemsize, page_unit((0,), dtype)
@@ -57,7 +57,7 @@ class GrowingArray(ArrayWriter):
         return Place(self.spec.shape[0] + self._filled, self._crc)
 
     def append(self, values: NDArray[Any]) -> Iterator[Sealing]:
-        """Writes values behind those that are there; yields each chunk that is full now."""
+        """Writes values at the end; yields each chunk that becomes full."""
         done = 0
         while done < len(values):
             piece = np.ascontiguousarray(values[done : done + self.spec.rows_per_chunk - self._filled])
@@ -70,7 +70,7 @@ class GrowingArray(ArrayWriter):
                 yield self._seal(part)
 
     def end(self) -> Iterator[Sealing]:
-        """Fills the last chunk with zeros. An array that does not fill one chunk gets a smaller one."""
+        """Pads the last chunk with zeros. An array of less than one chunk gets a smaller chunk."""
         if self.spec.shape[0] == 0:
             shape = (self._filled,)
             self.spec = ArraySpec.fit((0,), self.spec.dtype, even_rows_per_chunk((shape, self.spec.dtype)))
@@ -78,32 +78,32 @@ class GrowingArray(ArrayWriter):
             yield self._seal(self.part)
 
     def leave(self) -> None:
-        """Gives up for now what is not whole."""
+        """Closes the partial chunk; a later run may continue it."""
         if self.part is not None:
             self.part.close()
 
     def restore(self, place: Place) -> bool:
-        """Continues from a place, if all before it is on the disk as it was."""
+        """Continues from a place; False unless everything before it is intact on disk."""
         full, self._filled = divmod(place.length, self.spec.rows_per_chunk)
         spec = replace(self.spec, shape=(full * self.spec.rows_per_chunk,))
-        found = {chunk: chunk_is_whole(self._file(chunk), spec) for chunk in range(full)}
+        found = {chunk: crc_of_complete_chunk(self._file(chunk), spec) for chunk in range(full)}
         self.spec, self.crcs = spec, {chunk: crc for chunk, crc in found.items() if crc is not None}
         if len(self.crcs) < full:
             return False
         if self._filled:
             self.part = seam.Part(self._file(full))
             self._crc = place.crc
-            return _take_up(self.part, self._filled * np.dtype(spec.dtype).itemsize, place.crc)
+            return _restore_part(self.part, self._filled * np.dtype(spec.dtype).itemsize, place.crc)
         return True
 
     def reset(self) -> None:
-        """Begins anew."""
+        """Starts again with an empty array."""
         self.leave()
         self.part, self._filled, self._crc = None, 0, 0
         self.spec, self.crcs = replace(self.spec, shape=(0,)), {}
 
     def _seal(self, part: seam.Part) -> Sealing:
-        """Takes leave of the chunk in the making."""
+        """Ends the current chunk."""
         size = self._filled * np.dtype(self.spec.dtype).itemsize
         sealing = Sealing(self, self.spec.chunks, size, self._crc, part)
         self.spec = replace(self.spec, shape=(self.spec.shape[0] + self._filled,))
@@ -116,7 +116,7 @@ class GrowingArray(ArrayWriter):
 
 @dataclass(frozen=True)
 class Sealing:
-    """A chunk whose values are all written, and that still has to become a file of its own."""
+    """A chunk whose values are all written; `finish` pads, checksums and renames its file."""
 
     array: GrowingArray
     chunk: int
@@ -125,14 +125,14 @@ class Sealing:
     part: seam.Part
 
     def finish(self) -> None:
-        """Gives the chunk its name, unless an interrupted run has left the very same."""
+        """Gives the chunk its name, unless an interrupted run left the same chunk."""
         spec, crc = self.array.spec, self.crc
-        # The zeros behind the values are a hole in the file: there is nothing to write, and nothing to keep.
+        # The padding is a hole in the file: nothing is written for it.
         zeros = np.zeros(_BLOCK_BYTES, np.uint8)
         for start in range(self.size, spec.chunk_bytes, _BLOCK_BYTES):
             crc = crc32c(zeros[: spec.chunk_bytes - start], crc)
         self.part.cut(self.size)
-        if chunk_is_whole(self.part.path, spec) == crc:
+        if crc_of_complete_chunk(self.part.path, spec) == crc:
             self.part.discard()
         else:
             self.part.write(tail(crc), spec.chunk_bytes)
@@ -141,13 +141,13 @@ class Sealing:
 
 
 class Growth:
-    """Arrays of a draft that grow together. `note` is what the caller wrote down at the last checkpoint, empty at the start."""
+    """Arrays of a draft that grow together. `note` is the caller's note in the last checkpoint, empty at the start."""
 
     def __init__(self, draft: Draft, dtypes: Mapping[str, str]) -> None:
         self._checkpoint = draft.checkpoint
         self.arrays = {name: GrowingArray(draft.folder_of(name), dtype) for name, dtype in dtypes.items()}
         draft.writers.update(self.arrays)
-        # One thread writes, in order; another waits for the disk to confirm full chunks.
+        # One thread writes in order; another syncs full chunks.
         self._writer, self._sealer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._pieces: deque[Future[list[Future[None]]]] = deque()
         self._sealed: list[Future[None]] = []
@@ -163,19 +163,19 @@ class Growth:
             array.leave()
 
     def append(self, name: str, values: NDArray[Any]) -> None:
-        """Adds values behind those that are there; waits where the disk cannot keep up."""
+        """Appends values to an array; blocks where the disk cannot keep up."""
         self._pieces.append(self._writer.submit(self._write, self.arrays[name], values))
         if len(self._pieces) > WAITING:
             self._sealed += self._pieces.popleft().result()
 
     def checkpoint(self, note: Json) -> None:
-        """Makes this the place to continue from, as soon as all before it is on the disk; the caller need not wait for that."""
+        """Writes a checkpoint in the background, once everything before it is on disk."""
         self._pieces.append(self._writer.submit(self._mark, note))
 
     def close(self) -> None:
-        """Ends all arrays where they are now."""
+        """Ends all arrays at their present length."""
         self._settle()
-        # All at once: the disk confirms them together.
+        # In parallel: the disk syncs them together.
         with ThreadPoolExecutor(len(self.arrays)) as pool:
             list(pool.map(Sealing.finish, [sealing for array in self.arrays.values() for sealing in array.end()]))
 
@@ -183,7 +183,7 @@ class Growth:
         return [self._sealer.submit(sealing.finish) for sealing in array.append(values)]
 
     def _mark(self, note: Json) -> list[Future[None]]:
-        """Takes down how far arrays have come; what is written meanwhile is of no importance to them."""
+        """Queues a checkpoint at the present length of the arrays; later appends do not affect it."""
         content = {"places": {name: [*astuple(array.place)] for name, array in self.arrays.items()}, "note": note}
         parts = [array.part for array in self.arrays.values() if array.part is not None]
 
@@ -195,14 +195,14 @@ class Growth:
         return [self._sealer.submit(confirm)]
 
     def _settle(self) -> None:
-        """Waits until everything is on its way, and every full chunk has its name."""
+        """Waits until all pieces are written and every full chunk has its name."""
         while self._pieces:
             self._sealed += self._pieces.popleft().result()
         while self._sealed:
             self._sealed.pop().result()
 
     def _restore(self) -> Json:
-        """Takes up the last checkpoint; where it is damaged, or what was before it is, all begins anew."""
+        """Continues from the last checkpoint and returns its note; starts again if the checkpoint or its data is damaged."""
         try:
             found = json.loads(self._checkpoint.read_bytes())
             content = {"places": found["places"], "note": found["note"]}
@@ -217,8 +217,8 @@ class Growth:
         return {}
 
 
-def _take_up(part: seam.Part, size: int, crc: int) -> bool:
-    """Whether the last chunk has what it had: as a part, or as the whole chunk that has become of it since."""
+def _restore_part(part: seam.Part, size: int, crc: int) -> bool:
+    """Restores the partial chunk of a checkpoint, from its part or the full chunk that replaced it; False if both differ."""
     if _crc_of(part.unfinished, size) == crc:
         return True
     if _crc_of(part.path, size) != crc:
@@ -239,7 +239,7 @@ def _crc_of(file: Path, size: int) -> int | None:
 
 
 def _blocks(file: Path, size: int) -> Iterator[tuple[int, bytes]]:
-    """The first bytes of a file, in pieces, each with its position."""
+    """The first `size` bytes of a file in blocks, each with its position."""
     with file.open("rb", buffering=0) as stream:
         for start in range(0, size, _BLOCK_BYTES):
             yield start, os.pread(stream.fileno(), min(_BLOCK_BYTES, size - start), start)

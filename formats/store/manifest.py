@@ -1,8 +1,8 @@
-"""Manifests: what an artifact is (its group's attributes) and how it came about (the attributes of its subgroup `run`).
+"""Manifests: the content of an artifact (attributes of its group) and the record of its run (attributes of its subgroup `run`).
 
-The manifest proper holds nothing that differs between two runs over the same input, so its bytes, and the digest of them that
-names the object folder, are the same for an undisturbed run and for one that was killed and continued. Times, memory, versions
-and paths are the run's. Together with the checksums of all chunks, the digest covers every byte of an artifact.
+The manifest holds nothing that differs between two runs over the same input. So its bytes, and their digest, which names the
+object folder, are the same for an undisturbed run and for one that was killed and continued. Times, memory, versions and paths
+are in the record of the run. With the checksums of all chunks, the digest covers every byte of an artifact.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OBJECT_NAME = re.compile(r"([a-z]+)-([0-9a-f]{24})(\.\d+)?")
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """An array of an artifact, and the checksum of each of its chunks."""
+    """An array of an artifact, with the checksum of each of its chunks."""
 
     spec: ArraySpec
     crcs: tuple[int, ...]
@@ -36,9 +36,9 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what an artifact will hold, known before it is made.
+    """Everything that determines the content of an artifact, known before it is made.
 
-    `inputs` says for each input what it is: {"artifact": name, "object": id} or {"source": name, "bytes": ..., "digest": ...}.
+    `inputs` identifies each input: {"artifact": name, "object": id} or {"source": name, "bytes": ..., "digest": ...}.
     `source_fingerprints` (paths, sizes and modification times) cover the parts of source files that the digest did not sample.
     They are recorded with the run and not in the manifest: the same bytes in another file are the same artifact.
     """
@@ -56,7 +56,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact is. `facts` are what was found while making it."""
+    """The content of an artifact: its recipe, its arrays, and `facts` found while making it."""
 
     kind: str
     schema: int
@@ -88,7 +88,7 @@ class Manifest:
         return sum(entry.spec.bytes_on_disk for entry in self.arrays.values())
 
     def follows(self, recipe: Recipe) -> bool:
-        """Whether this is what the recipe makes."""
+        """Whether this is the manifest of an artifact made by the recipe."""
         return all(getattr(self, key) == getattr(recipe, key) for key in ("kind", "schema", "parameters", "inputs"))
 
 
@@ -102,18 +102,18 @@ def is_object_name(name: str) -> bool:
 
 
 def object_names(identity: str) -> Iterator[str]:
-    """What the folder of an object may be called. A damaged one that has the first name is left to its readers and to `gc`."""
+    """The names an object folder may have, in order. A damaged folder keeps its name until it is collected."""
     yield identity
     yield from (f"{identity}.{number}" for number in itertools.count(1))
 
 
 def id_of(object_name: str) -> str:
-    """The id of an object folder; a folder that replaced a damaged one carries a number behind it."""
+    """The id in the name of an object folder; a folder that replaced a damaged one has a number after it."""
     return object_name.partition(".")[0]
 
 
 def run_json(run: Json) -> bytes:
-    """The group `run`, sealed by a digest of its own since the object's does not cover it."""
+    """The metadata of the group `run`, with a digest of its own, since the object id does not cover it."""
     return group_json({"run": run, "digest": _digest(run)})
 
 
@@ -131,9 +131,9 @@ def group_json(group_attributes: Json) -> bytes:
 
 
 def encode(document: Json) -> bytes:
-    """JSON that people can read, always the same bytes for the same content.
+    """Readable JSON, always the same bytes for the same content.
 
-    A file name that is no UTF-8 reaches us with lone surrogates; written out so, they are the escapes that JSON has for them.
+    A file name that is not UTF-8 has lone surrogates in Python; they are written as JSON escapes.
     """
     text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return f"{text}\n".encode(errors="backslashreplace")
@@ -156,7 +156,7 @@ def _digest(document: Json) -> str:
 
 def _array_entry(name: str, document: Any, where: str) -> ArrayEntry:
     if not _ARRAY_NAME.fullmatch(name) or name == "run":
-        raise Corrupt(f"{where}: {name!r} is no name for an array. Rebuild the artifact.")
+        raise Corrupt(f"{where}: {name!r} is not a name for an array. Rebuild the artifact.")
     spec = ArraySpec.from_json(document, f"{where}, array {name}")
     try:
         crcs = tuple(int(crc, 16) for crc in document["crc32c"])

@@ -1,7 +1,7 @@
-"""Publishing: artifacts are drafted in `work/`, moved to `objects/` when they are whole, and then get their names.
+"""Publishing: artifacts are drafted in `work/`, moved to `objects/` when they are complete, and then get their names.
 
-A draft belongs to a recipe. A run that is killed leaves its draft behind, and the same command takes it up again: chunks that
-are there and match their checksum are not made a second time. A draft of another recipe is thrown away.
+A draft belongs to a recipe. A killed run leaves its draft, and a run with the same recipe continues it: chunks that match their
+checksum are not made again. A draft of another recipe is removed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mmdiff.formats.storage.mapping import map_chunks
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, object_names, run_json
 from mmdiff.formats.store.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name, open_chunk
-from mmdiff.formats.store.verify import chunk_is_whole, problems_of_files
+from mmdiff.formats.store.verify import crc_of_complete_chunk, problems_of_files
 
 
 @dataclass
 class ArrayWriter:
-    """An array in the making. Chunks may be written in any order and from several threads."""
+    """An array of a draft. Chunks may be written in any order and from several threads."""
 
     folder: Path
     spec: ArraySpec
@@ -41,23 +41,23 @@ class ArrayWriter:
     def __post_init__(self) -> None:
         seam.make_folder(self.folder)
         for chunk in range(self.spec.chunks):
-            crc = chunk_is_whole(self.folder / self.spec.chunk_file(chunk), self.spec)
+            crc = crc_of_complete_chunk(self.folder / self.spec.chunk_file(chunk), self.spec)
             if crc is not None:
                 self.crcs[chunk] = crc
 
     @property
     def missing(self) -> list[int]:
-        """The chunks that are still to be written."""
+        """The chunks that are not written yet."""
         return [chunk for chunk in range(self.spec.chunks) if chunk not in self.crcs]
 
     def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
-        """Writes the rows of one chunk; what is not cached is best read by `read`."""
+        """Writes the rows of one chunk; with `cached=False` by direct I/O, for chunks that `read` reads back."""
         pieces, crc = self.pieces(chunk, rows)
         seam.write_file(self.folder / self.spec.chunk_file(chunk), *pieces, cached=cached)
         self.crcs[chunk] = crc
 
     def read(self, chunk: int, out: NDArray[Any]) -> None:
-        """Reads the rows of one chunk that is there over those of an array, past the page cache."""
+        """Reads the rows of a written chunk into an array, by direct I/O."""
         descriptor = self._open(chunk)
         try:
             read_pages(descriptor, out)
@@ -65,7 +65,7 @@ class ArrayWriter:
             os.close(descriptor)
 
     def pieces(self, chunk: int, rows: NDArray[Any]) -> tuple[tuple[seam.Bytes, ...], int]:
-        """What the file of a chunk holds, and its checksum."""
+        """The bytes of a chunk file in pieces, and the checksum of the chunk."""
         start, stop = self.spec.rows(chunk)
         expected = (stop - start, *self.spec.table[1:])
         if rows.shape != expected:
@@ -76,14 +76,14 @@ class ArrayWriter:
         return (data, padding, tail(crc)), crc
 
     def fill(self, values: NDArray[Any]) -> None:
-        """Writes all that is missing of an array that is in memory."""
+        """Writes the missing chunks from an array in memory."""
         rows = values.reshape(self.spec.table)
         for chunk in self.missing:
             start, stop = self.spec.rows(chunk)
             self.write(chunk, rows[start:stop])
 
     def mapped(self) -> NDArray[Any]:
-        """The array as readers will see it; all of its chunks must be there."""
+        """The array as readers will see it. All chunks must be written."""
         return map_chunks(self.spec, self._descriptors(), self._open)
 
     def _open(self, chunk: int) -> int:
@@ -98,7 +98,7 @@ class ArrayWriter:
                 os.close(descriptor)
 
     def finish(self) -> None:
-        """Writes the array's metadata, and leaves nothing in its folder that does not belong there."""
+        """Writes the metadata of the array, and removes surplus files from its folder."""
         expected = {"zarr.json", *(self.spec.chunk_file(chunk) for chunk in range(self.spec.chunks))}
         for path in self.folder.iterdir():
             if path.name not in expected:
@@ -108,7 +108,7 @@ class ArrayWriter:
 
 
 class Draft:
-    """One artifact in the making; see `Publication.draft`."""
+    """An artifact that is being made; see `Publication.draft`."""
 
     def __init__(self, folder: Path, name: str, recipe: Recipe) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class Draft:
         seam.make_folder(self._object)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
-        """Declares an array, and finds what an interrupted run has already written of it."""
+        """Declares an array, and finds the chunks that an interrupted run has written."""
         writer = ArrayWriter(self.folder_of(name), ArraySpec.fit(shape, dtype, rows_per_chunk))
         declared = [*self.writers.values(), writer]
         needed = sum(len(array.missing) * array.spec.file_bytes for array in declared)
@@ -134,7 +134,7 @@ class Draft:
         if needed > free:
             raise DiskFull(
                 f"{self.name}, array {name}: {needed:,} bytes are still to be written, but the disk has {free:,} free. "
-                "Make room, or put the store on another disk with ",
+                "Free some space, or put the store on another disk with ",
                 Parameter("store", FOLDER),
                 ".",
             )
@@ -142,59 +142,60 @@ class Draft:
         return writer
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
-        """An array that is needed on the way and is no part of the artifact; it goes when the artifact is published."""
+        """A temporary array that is not part of the artifact; it is removed on publication."""
         return ArrayWriter(self._object / name, ArraySpec.fit(shape, dtype, rows_per_chunk))
 
     def drop(self, scratch: str) -> None:
-        """An array that was needed on the way, and is not any more."""
+        """Removes a temporary array."""
         if (self._object / scratch).exists():
             seam.remove_folder(self._object / scratch)
 
     def has(self, scratch: str) -> bool:
-        """Whether an array was begun, by this run or by one before it."""
+        """Whether a temporary array exists, from this run or from the one that it continues."""
         return (self._object / scratch).is_dir()
 
     def note(self, note: Json) -> None:
-        """Keeps what a later run has to know in order to continue this one."""
+        """Writes the checkpoint: what a later run needs to continue this one."""
         seam.write_file(self.checkpoint, encode(note))
 
     @property
     def noted(self) -> Json:
-        """The note of this run, or of the one that it continues."""
+        """The checkpoint of this run, or of the one that it continues."""
         found = _read_json(self.checkpoint)
         return found if isinstance(found, dict) else {}
 
-    def keep(self, part: str, document: Json) -> None:
-        """Keeps a finished part of the work for a run that continues this one; it goes when the artifact is published."""
+    def save_part(self, part: str, document: Json) -> None:
+        """Saves a finished part of the work for a run that continues this one; it is removed on publication."""
         seam.write_file(self._object / f"{part}.json", encode(document))
 
-    def kept(self, part: str) -> Json | None:
-        """A part that this run has kept, or the one that it continues."""
+    def saved_part(self, part: str) -> Json | None:
+        """A part saved by this run, or by the one that it continues."""
         found = _read_json(self._object / f"{part}.json")
         return found if isinstance(found, dict) else None
 
     def adopt(self, scratch: ArrayWriter, name: str) -> None:
-        """Makes an array that was needed on the way a part of the artifact, as it is."""
+        """Makes a temporary array an array of the artifact."""
         folder = self._object / name
         seam.remove_empty_folder(folder)
         seam.move_folder(scratch.folder, folder)
         self.writers[name] = ArrayWriter(folder, scratch.spec)
 
     def values(self, name: str, values: NDArray[Any]) -> None:
-        """Writes an array that is in memory."""
+        """Writes an array from memory."""
         self.array(name, values.shape, values.dtype.name).fill(values)
 
     def strings(self, column: str, strings: Strings) -> None:
+        """Writes a column of strings as its two arrays."""
         self.values(f"{column}_offsets", strings.offsets)
         self.values(f"{column}_utf8", strings.utf8)
 
     def folder_of(self, array: str) -> Path:
-        """Where an array is made."""
+        """The folder of an array in the draft."""
         return self._object / array
 
     @property
     def has_chunks(self) -> bool:
-        """Whether there is a finished chunk or part, or a checkpoint, of this run or of one before it."""
+        """Whether the draft holds a finished chunk, a saved part or a checkpoint."""
         chunks = (path for path in self._object.glob("*/c.*") if path.suffix != ".part")
         return self.checkpoint.exists() or any(chunks) or any(self._object.glob("*.json"))
 
@@ -207,11 +208,11 @@ class Draft:
         return Manifest(recipe.kind, recipe.schema, recipe.parameters, recipe.inputs, facts, arrays)
 
     def id(self, facts: Json) -> str:
-        """What will identify the artifact; all of its chunks must be there."""
+        """The id that the artifact will have. All chunks must be written."""
         return object_id(self.recipe.kind, self.manifest(facts).zarr_json())
 
     def publish(self, objects: Path, facts: Json, run: Json) -> str:
-        """Moves the finished artifact among the objects, its manifest last; returns the name of its folder there."""
+        """Moves the finished artifact to the objects, with its manifest written last; returns the name of its folder."""
         for path in self._object.iterdir():
             if path.name not in self.writers:
                 seam.remove_folder(path) if path.is_dir() else seam.remove_file(path)
@@ -227,7 +228,7 @@ class Draft:
 
 
 class Publication:
-    """The right to publish under some names, held by one run at a time. Readers never wait for it."""
+    """The exclusive right to publish under some names. Readers never wait for it."""
 
     def __init__(self, path: Path, names: Sequence[str], command: str) -> None:
         self.store = Store(path)
@@ -241,10 +242,12 @@ class Publication:
     def __enter__(self) -> Self:
         _refuse_other_folders(self.store.path)
         try:
-            self._take(seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: ", call("gc"), " is running.")
+            self._add_lock(
+                seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: ", call("gc"), " is running."
+            )
             for name in self.names:
                 lock = self._work(name) / "lock"
-                self._take(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
+                self._add_lock(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
                 seam.describe_lock(lock, self._locks[-1], self._holder)
         except BaseException as error:
             self.__exit__(type(error), error, None)
@@ -260,12 +263,12 @@ class Publication:
                 if not self._worth_keeping(name, error):
                     self._remove_work(name)
             seam.remove_empty_folder(self.store.work)
-            self._unmark()
+            self._remove_unused_store()
         finally:
             self._release()
 
     def find(self, recipe: Recipe) -> Artifact | None:
-        """An object that the recipe made before, named or not, and that is whole to the last byte."""
+        """An object made by the same recipe before, named or not, whose bytes are all intact."""
         for folder in sorted(self.store.objects.glob(f"{recipe.kind}-*")):
             with suppress(Corrupt):
                 artifact = self.store.open_object(f"objects/{folder.name}", folder.name)
@@ -275,33 +278,33 @@ class Publication:
         return None
 
     def draft(self, name: str, recipe: Recipe) -> Draft:
-        """Begins an artifact, or takes up what an interrupted run with the same recipe has left of it."""
+        """Starts an artifact, or continues the draft of an interrupted run with the same recipe."""
         self._drafts[name] = Draft(self._work(name), name, recipe)
         return self._drafts[name]
 
     def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
-        """Makes a finished draft an object, which has no name yet."""
-        self._mark(self.store.objects, self._work(draft.name))
+        """Makes a finished draft an object, without a name yet."""
+        self._make_groups(self.store.objects, self._work(draft.name))
         object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.source_fingerprints})
         self._unnamed[draft.name] = self.store.objects / object_name
         return self.store.open_object(draft.name, object_name)
 
     def link(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Gives objects their names: from here on they are what readers find."""
+        """Gives objects their names; from now on readers find them."""
         for name, artifact in artifacts.items():
             link, target = self.store.path / name, f"../objects/{artifact.folder.name}"
             if not link.is_symlink() or str(link.readlink()) != target:
                 if link.exists() and not link.is_symlink():
-                    raise Corrupt(f"{link}: not a name that mmdiff gave, but a file or folder. Move it elsewhere.")
-                self._mark(link.parent, self._work(name))
+                    raise Corrupt(f"{link}: a file or folder where the name of an artifact should be. Move it elsewhere.")
+                self._make_groups(link.parent, self._work(name))
                 seam.point(link, target, self._work(name))
             self._unnamed.pop(name, None)
             self._done.add(name)
 
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
-        """Whether the work folder of a name holds what a later run can continue.
+        """Whether the work folder of a name holds a draft that a later run can continue.
 
-        Bad input is not continued, so its draft goes; but a draft that this run never took up is not this run's to remove.
+        A draft of bad input is removed, since it cannot be continued; a draft that this run did not open is left alone.
         """
         if name in self._done:
             return False
@@ -312,14 +315,14 @@ class Publication:
     def _work(self, name: str) -> Path:
         return self.store.work / name.replace("/", ".")
 
-    def _mark(self, namespace: Path, scratch: Path) -> None:
-        """Makes the store, and one of its folders, zarr groups."""
+    def _make_groups(self, namespace: Path, scratch: Path) -> None:
+        """Writes the zarr group metadata of the store and of one of its folders."""
         for folder, text in ((self.store.path, STORE_JSON), (namespace, NAMESPACE_JSON)):
             if not (folder / "zarr.json").exists():
                 seam.place_file(folder / "zarr.json", text, scratch)
 
-    def _unmark(self) -> None:
-        """Leaves no trace of a store that nothing was ever published to, unless another run is about to."""
+    def _remove_unused_store(self) -> None:
+        """Removes a store to which nothing was published, unless another run is writing to it."""
         unused = {entry.name for entry in _entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
             entry.is_dir() for entry in _entries(self.store.objects)
         )
@@ -328,7 +331,7 @@ class Publication:
                 seam.remove_file(folder / "zarr.json")
                 seam.remove_empty_folder(folder)
 
-    def _take(self, lock: int | None, *problem: Part) -> None:
+    def _add_lock(self, lock: int | None, *problem: Part) -> None:
         if lock is None:
             raise Locked(*problem, " Wait for it to end, then run this again.")
         self._locks.append(lock)
@@ -350,10 +353,10 @@ class Publication:
 
 
 def _refuse_other_folders(path: Path) -> None:
-    """A store is a folder of its own."""
+    """Refuses a path that is a file, or a folder with files other than those of a store."""
     if path.exists() and not path.is_dir():
         raise BadOption(f"{path}: a file, not a folder. Name another place with ", Parameter("store", FOLDER), ".")
-    # Looked at once: another run may be making a store of it at this moment.
+    # Listed once: another run may be making the store at the same time.
     names = {entry.name for entry in _entries(path)}
     if "zarr.json" in names:
         Store.open(path)

@@ -1,16 +1,16 @@
-"""Stores and the artifacts in them, as readers see them. Nothing is trusted on open.
+"""Stores and their artifacts, for reading. Everything is checked on open.
 
     mmdiff-store/
         zarr.json                             a zarr group, marked as a store
         descriptors/background -> ../objects/descriptors-91c0...
         objects/descriptors-91c0.../          an artifact: a zarr group, never changed once it is here
             zarr.json                         its manifest
-            run/zarr.json                     how it came about
+            run/zarr.json                     the record of the run that made it
             vectors/zarr.json, c.0.0, c.1.0   an array and its chunks
-        work/descriptors.background/          a run that is under way, or was interrupted
+        work/descriptors.background/          the draft of a run in progress, or of an interrupted one
 
-A name leads to an object, whose own name is the digest of its manifest, which holds the checksum of every chunk. Opening
-follows that chain as far as it can without reading the data; `verify.py` follows it to the last byte.
+A name refers to an object, the name of the object is the digest of its manifest, and the manifest holds the checksum of every
+chunk. Opening follows this chain without reading large arrays; `verify.py` reads every byte.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STORE_JSON = group_json({"mmdiff_store": {"schema": STORE_SCHEMA}})
 NAMESPACE_JSON = group_json({})
 NAMESPACES = ("descriptors", "knn", "graph", "scores", "models", "reports")
 
-# An array up to this size is read through once when it is opened: that takes milliseconds.
+# Arrays up to this size are checked in full when they are opened, which takes milliseconds.
 CHECKED_ON_OPEN = 16 << 20
 
 _ARTIFACT_NAME = re.compile(rf"({'|'.join(NAMESPACES)})/[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -76,7 +76,7 @@ class Artifact:
 
     @cached_property
     def run(self) -> Json:
-        """How the artifact came about: times, memory, versions, the command."""
+        """The record of the run that made the artifact: times, memory, versions, the command."""
         return parse_run(self.store.run_text(self.name, self.object_name), f"{self.name} (run/zarr.json)")
 
     @property
@@ -120,7 +120,7 @@ class Artifact:
         )
 
     def strings(self, column: str) -> Strings:
-        """A column of strings, whose offsets are checked before anybody follows them."""
+        """A column of strings, with its offsets checked."""
         offsets, utf8 = self.array(f"{column}_offsets"), self.array(f"{column}_utf8")
         if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(utf8) or np.any(offsets[1:] < offsets[:-1]):
             raise Corrupt(f"{self.name}, array {column}_offsets: offsets are not monotone. {self.remedy}")
@@ -128,7 +128,7 @@ class Artifact:
 
     @property
     def remedy(self) -> str:
-        """What to do where the artifact is damaged."""
+        """The sentence that says how to replace the artifact if it is damaged."""
         return self.store.remedy(self)
 
     def _entry(self, array: str) -> ArrayEntry:
@@ -138,7 +138,7 @@ class Artifact:
         return self.manifest.arrays[array]
 
     def check_metadata(self, array: str) -> None:
-        """Raises Corrupt unless the array's folder and its zarr.json are what the manifest says."""
+        """Raises Corrupt unless the folder of an array exists and its zarr.json agrees with the manifest."""
         folder = self.folder / array
         if folder.is_symlink() or not folder.is_dir():
             raise Corrupt(f"{self.name}: the folder of array {array} is missing. {self.remedy}")
@@ -168,7 +168,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Store:
-        """The store at a path: one that has been published to, or one whose first run was interrupted."""
+        """The store at a path; its first run may still be in progress."""
         marker = path / "zarr.json"
         if not marker.exists():
             if (path / "objects").is_dir():
@@ -198,7 +198,7 @@ class Store:
         return self.path / "work"
 
     def names(self) -> list[str]:
-        """Every artifact, in the order in which the stages make them."""
+        """The names of all artifacts, in the order of the stages."""
         return [
             f"{space}/{entry.name}"
             for space in NAMESPACES
@@ -208,28 +208,29 @@ class Store:
         ]
 
     def object_name(self, name: str) -> str | None:
-        """The folder in `objects/` that a name leads to."""
+        """The folder in `objects/` that a name refers to; None if the store does not have the name."""
         link = self.path / check_name(name, self.names)
         if not link.is_symlink():
             return None
         target = link.readlink()
         if target.parent != Path("../objects") or not is_object_name(target.name):
-            raise Corrupt(f"{name}: leads to {target}, not to an object of the store. Remove the link and rebuild.")
+            raise Corrupt(f"{name}: refers to {target}, not to an object of the store. Remove the link and rebuild.")
         return target.name
 
     def id(self, name: str) -> str | None:
-        """What identifies the artifact that a name leads to now."""
+        """The id of the artifact that a name refers to; None if the store does not have the name."""
         found = self.object_name(name)
         return None if found is None else id_of(found)
 
     def open_artifact(self, name: str) -> Artifact:
-        """The artifact of that name, its manifest checked against the digest it is known by."""
+        """The artifact of a name, with its manifest checked against its id."""
         found = self.object_name(name)
         if found is None:
             raise missing_artifact(name, str(self), self.names(), "nothing yet")
         return self.open_object(name, found)
 
     def open_object(self, name: str, object_name: str) -> Artifact:
+        """The artifact in an object folder; `name` is used in messages."""
         folder = self.objects / object_name
         if folder.is_symlink() or not folder.is_dir():
             raise Corrupt(f"{name}: its object folder objects/{object_name} is missing. Rebuild the artifact.")
@@ -239,19 +240,19 @@ class Store:
             raise Corrupt(f"{name}: the manifest zarr.json was changed after it was published. Rebuild the artifact.")
         return Artifact(name, object_name, manifest, self)
 
-    def bring(self, names: Sequence[str]) -> None:
-        """Has the files of artifacts on this machine, where they are already if the store is a folder."""
+    def ensure_local(self, names: Sequence[str]) -> None:
+        """Fetches the files of artifacts where they are not on this machine; a folder has them."""
 
     def folder(self, name: str, object_name: str) -> Path:  # noqa: ARG002
-        """Where the files of an artifact are."""
+        """The folder with the files of an artifact."""
         return self.objects / object_name
 
     def run_text(self, name: str, object_name: str) -> bytes:
-        """The record of the run that made an artifact, as it was written."""
+        """The bytes of the record of the run that made an artifact."""
         return read_file(self.objects / object_name / "run" / "zarr.json", name)
 
     def remedy(self, artifact: Artifact) -> str:
-        """The command that makes an artifact anew, where its record still tells."""
+        """The command that makes an artifact again, if its record can be read."""
         try:
             return f"Run again: {artifact.run['command']}"
         except (Corrupt, KeyError):
@@ -259,7 +260,7 @@ class Store:
 
 
 def check_mark(text: bytes, where: str) -> None:
-    """Raises Corrupt unless the `zarr.json` of a folder says that it is a store that we can read."""
+    """Raises Corrupt unless the `zarr.json` of a folder marks a store of this schema."""
     mark = attributes(text, f"{where}/zarr.json").get("mmdiff_store")
     schema = mark.get("schema") if isinstance(mark, dict) else None
     if schema != STORE_SCHEMA:
@@ -273,10 +274,10 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str, known: Callable[[], Iterable[str]] = tuple) -> str:
-    """Refuses what cannot be a name, and suggests the nearest of the known ones."""
+    """Refuses a malformed name, and suggests the nearest known one."""
     if not is_name(name):
         raise BadOption(
-            f"{name!r} is no name of an artifact. {did_you_mean(name, known())}Names look like descriptors/background; ",
+            f"{name!r} is not the name of an artifact. {did_you_mean(name, known())}Names look like descriptors/background; ",
             call("inspect"),
             " lists them.",
         )
@@ -284,12 +285,12 @@ def check_name(name: str, known: Callable[[], Iterable[str]] = tuple) -> str:
 
 
 def missing_artifact(name: str, store: str, names: Sequence[str], none: str) -> Missing:
-    """The error for a name that a store does not have; `none` is said of a store without names."""
+    """The error for a name that a store does not have; `none` describes a store without names."""
     return Missing(f"{name}: not in the store {store}. {did_you_mean(name, names)}It holds: {', '.join(names) or none}.")
 
 
 def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
-    """A descriptor of a chunk file whose size and checksum bytes are those of the manifest."""
+    """Opens a chunk file; raises Corrupt unless its size and checksum bytes agree with the manifest."""
     file = spec.chunk_file(chunk)
     try:
         descriptor = os.open(folder / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -300,7 +301,7 @@ def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
     problem = ""
     try:
         if not stat.S_ISREG(status.st_mode):
-            problem = "is not a plain file"
+            problem = "is not a regular file"
         elif status.st_size != spec.file_bytes:
             problem = f"has {status.st_size:,} bytes instead of {spec.file_bytes:,}"
         elif os.pread(descriptor, TAIL_BYTES, spec.chunk_bytes) != tail(crc):
@@ -314,7 +315,7 @@ def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
 
 
 def check_content(descriptor: int, spec: ArraySpec, chunk: int, crc: int, advance: Advance = lambda _: None) -> None:
-    """Raises Corrupt unless an open chunk file holds what was published, to the last byte."""
+    """Raises Corrupt unless the content of an open chunk file matches its checksum."""
     try:
         found = crc32c_of_file(descriptor, spec.chunk_bytes, advance)
     except OSError as error:

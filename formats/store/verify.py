@@ -1,7 +1,7 @@
-"""Verifying: following the chain of digests to the last byte, and checking what the bytes say (index ranges, offsets).
+"""Verification of every byte of a store, by the chain of digests, and of the content (index ranges, offsets).
 
-A name leads to an object, the object's name is the digest of its manifest, the manifest holds the metadata of each array and
-the checksum of each chunk. So a flipped bit, a chunk from another array, a file too many and a file too few are all found.
+A name refers to an object, the name of the object is the digest of its manifest, and the manifest holds the metadata of each
+array and the checksum of each chunk. So flipped bits, exchanged chunks, missing files and surplus files are all found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mmdiff.formats.store.store import (
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it was published."""
+    """A difference from what was published, and how to repair it."""
 
     artifact: str
     array: str | None
@@ -45,7 +45,7 @@ class Problem:
 
 
 def bytes_to_read(store: Store, names: Iterable[str]) -> int:
-    """How much there is to verify, as far as the manifests can be read."""
+    """The bytes that `verify` reads; artifacts with an unreadable manifest are not counted."""
     total = 0
     for name in names:
         with suppress(Corrupt):
@@ -54,7 +54,7 @@ def bytes_to_read(store: Store, names: Iterable[str]) -> int:
 
 
 def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = lambda _: None) -> Iterator[Problem]:
-    """Checks artifacts in full; `advance` hears how many bytes have been read."""
+    """Checks the files and the content of artifacts; `advance` reports the bytes read."""
     for name in names:
         try:
             artifact = store.open_artifact(name)
@@ -71,12 +71,12 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
 
 
 def verify_frame(store: Store) -> Iterator[Problem]:
-    """Checks what holds the artifacts together: the metadata of the store and of its folders, and strangers among the names."""
+    """Checks the metadata of the store and of its folders, and finds files that do not belong there."""
     for folder, text in (
         (store.path, STORE_JSON),
         *((store.path / space, NAMESPACE_JSON) for space in (*NAMESPACES, "objects")),
     ):
-        # A run that was interrupted may have left a folder with nothing in it yet.
+        # An interrupted run may leave an empty folder.
         used = folder.is_dir() and any(entry.name != "work" for entry in folder.iterdir())
         if used and (not (folder / "zarr.json").is_file() or (folder / "zarr.json").read_bytes() != text):
             remedy = f"Write this into it: {text.decode()}"
@@ -89,7 +89,7 @@ def verify_frame(store: Store) -> Iterator[Problem]:
 
 
 def problems_of_files(artifact: Artifact, advance: Advance = lambda _: None) -> Iterator[Problem]:
-    """What is wrong with the files of an artifact: at most one problem an array, its first bad chunk."""
+    """Problems of the files of an artifact; of the bad chunks of an array, the first is named."""
     try:
         _ = artifact.run
     except Corrupt as error:
@@ -110,14 +110,14 @@ def problems_of_files(artifact: Artifact, advance: Advance = lambda _: None) -> 
             if problem:
                 bad.append((entry.spec.chunk_file(chunk), problem))
         if bad:
-            others = f" (and {len(bad) - 1} more chunks of this array are bad)" if len(bad) > 1 else ""
+            others = f" ({len(bad)} chunks of this array are bad)" if len(bad) > 1 else ""
             yield Problem(artifact.name, array, bad[0][0], bad[0][1] + others, artifact.remedy)
         files = {"zarr.json", *(entry.spec.chunk_file(chunk) for chunk in range(entry.spec.chunks))}
         yield from _surplus(artifact, folder, files, array)
 
 
-def chunk_is_whole(path: Path, spec: ArraySpec) -> int | None:
-    """The checksum of a chunk file that is complete and matches it; None for any other."""
+def crc_of_complete_chunk(path: Path, spec: ArraySpec) -> int | None:
+    """The checksum of a complete chunk file that matches it; None for any other file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -148,8 +148,9 @@ def _problem_of_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advan
 def _surplus(artifact: Artifact, folder: Path, expected: set[str], array: str | None) -> Iterator[Problem]:
     surplus = sorted(path.name for path in folder.glob("*") if path.name not in expected)
     if surplus:
-        what = f"{len(surplus)} files that do not belong here, the first is {surplus[0]}"
-        yield Problem(artifact.name, array, None, what, f"Move them elsewhere: {folder}")
+        others = f" and {len(surplus) - 1} more" if len(surplus) > 1 else ""
+        what = f"{surplus[0]}{others} should not be here"
+        yield Problem(artifact.name, array, None, what, f"Move {'them' if others else 'it'} out of {folder}")
 
 
 def _relative(store: Store, path: Path) -> str:

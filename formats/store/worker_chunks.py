@@ -1,7 +1,7 @@
-"""Chunks that helpers write: other processes, on other machines perhaps, that share the store's folder with the run they help.
+"""Chunks written by workers: other processes, possibly on other machines, that share the folder of the store with a run.
 
-A helper holds no lock. It writes a chunk under a name that nobody else uses and tells the run, which gives the chunk its own
-name. So a helper that outlives its run, or that does what another has done already, changes nothing.
+A worker holds no lock. It writes a chunk under a unique temporary name and reports it to the run, which renames it. So a worker
+that outlives its run, or repeats finished work, changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mmdiff.formats.store.publish import ArrayWriter
 
 @dataclass(frozen=True)
 class WorkerChunk:
-    """A chunk that a helper has written, and the provisional name that it has."""
+    """A chunk that a worker has written: its number, checksum and temporary file name."""
 
     chunk: int
     crc: int
@@ -30,7 +30,7 @@ class WorkerChunk:
 
 @dataclass(frozen=True)
 class WorkerTarget:
-    """Where an array is made, as a helper is told; the run has made the folder."""
+    """The folder and layout of an array in a draft, sent to workers."""
 
     folder: Path
     spec: ArraySpec
@@ -39,30 +39,30 @@ class WorkerTarget:
     def of(cls, writer: ArrayWriter) -> WorkerTarget:
         return cls(writer.folder, writer.spec)
 
-    def helper(self) -> WorkerWriter:
+    def writer(self) -> WorkerWriter:
         return WorkerWriter(self.folder, self.spec)
 
 
 class WorkerWriter(ArrayWriter):
-    """Writes chunks of an array that a run somewhere else is making."""
+    """Writes chunks of an array whose draft belongs to a run in another process."""
 
     def __post_init__(self) -> None:
-        self.laid: list[WorkerChunk] = []
+        self.written: list[WorkerChunk] = []
 
     def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
         pieces, crc = self.pieces(chunk, rows)
         file = seam.write_worker_chunk(self.folder / self.spec.chunk_file(chunk), *pieces, cached=cached)
         self.crcs[chunk] = crc
-        self.laid.append(WorkerChunk(chunk, crc, file))
+        self.written.append(WorkerChunk(chunk, crc, file))
 
 
-def take(writer: ArrayWriter, laid: Iterable[WorkerChunk]) -> None:
-    """Makes chunks that a helper has written chunks of the array."""
-    for each in laid:
+def adopt(writer: ArrayWriter, written: Iterable[WorkerChunk]) -> None:
+    """Renames chunks that a worker has written to chunks of the array."""
+    for each in written:
         path = writer.folder / writer.spec.chunk_file(each.chunk)
         if not seam.adopt_worker_chunk(each.file, path):
             raise ClusterError(
-                f"{path.with_name(each.file)}: a worker has written it, but it is not here. The workers need the folder of the "
-                "store itself, at the same path, and not a copy of it."
+                f"{path.with_name(each.file)}: a worker has written it, but it is not here. Workers need the store's folder "
+                "itself, at the same path, and not a copy of it."
             )
         writer.crcs[each.chunk] = each.crc

@@ -107,13 +107,13 @@ class CheckpointedCells:
             self.found += 1
             self.advance(1)
         for (key, _), result in self.executor.each(self._local.result, lambda: self._work, list(todo.items())):
-            self.draft.keep(key, result.to_json())
+            self.draft.save_part(key, result.to_json())
             results[key] = result
             self.advance(1)
         return [(key, results[key]) for key in keys]
 
     def _find(self, key: str) -> Result | None:
-        checkpoint = self.draft.kept(key)
+        checkpoint = self.draft.saved_part(key)
         return Result.from_json(checkpoint) if checkpoint is not None else self.published.get(key)
 
 

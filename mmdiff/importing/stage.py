@@ -133,7 +133,7 @@ class Inputs:
 
     def add(self, key: str, found: Json, files: Sequence[Path] = ()) -> None:
         self.fingerprints[key] = found
-        self.states[key] = witness(files)
+        self.states[key] = source_fingerprint(files)
 
 
 def import_descriptors(path: Path, request: Request, progress: Progress = silent) -> Outcome:

@@ -16,7 +16,7 @@ from mmdiff.formats.storage.arrays import page_unit
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import ArrayWriter, Draft
 from mmdiff.formats.store.store import Artifact
-from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, take
+from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, adopt
 from mmdiff.knn.cells.forest import Tree
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.faiss_index.factory import Device, FactoryIndex
@@ -112,7 +112,7 @@ class ListWriter:
             advance(spec.shape[0] - sum(stop - start for start, stop in map(spec.rows, todo)))
             for chunk, laid in searchers.units.each(write, there, todo, searchers.threads):
                 for writer, own in zip(writers, laid, strict=False):
-                    take(writer, own)
+                    adopt(writer, own)
                 start, stop = spec.rows(chunk)
                 advance(stop - start)
 

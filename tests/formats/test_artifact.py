@@ -53,7 +53,7 @@ def test_a_name_unlike_any_other_gets_no_suggestion(artifact: Artifact) -> None:
 def test_what_is_no_name_is_refused_with_the_nearest_name(artifact: Artifact, wrong: str) -> None:
     with pytest.raises(BadOption) as caught:
         artifact.store.open_artifact(wrong)
-    assert f"{wrong!r} is no name of an artifact. Did you mean descriptors/background? Names" in str(caught.value)
+    assert f"{wrong!r} is not the name of an artifact. Did you mean descriptors/background? Names" in str(caught.value)
     assert str(caught.value).endswith("; store.inspect() lists them.")
     assert caught.value.spelled(spell).endswith("; mmdiff inspect lists them.")
 

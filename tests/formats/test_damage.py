@@ -217,13 +217,13 @@ def test_first_bad_chunk_is_named_and_the_others_are_counted(store: Store) -> No
     found = [problem for problem in problems(store) if problem.array == "raw"]
     assert len(found) == 1
     assert found[0].chunk == "c.1.0"
-    assert "1 more" in found[0].what
+    assert "2 chunks of this array are bad" in found[0].what
 
 
 @pytest.mark.parametrize("place", ["", "run", "vectors"])
 def test_surplus_file_is_found(store: Store, place: str) -> None:
     (store.open_artifact(SEEDS).folder / place / ".hidden").touch()
-    assert any("do not belong" in problem.what for problem in problems(store))
+    assert any("should not be here" in problem.what for problem in problems(store))
 
 
 @pytest.mark.parametrize("place", ["zarr.json", "run/zarr.json", "run", "vectors/zarr.json", "vectors", "labels"])

@@ -14,7 +14,7 @@ from mmdiff.formats.storage import direct, seam
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.direct import page_aligned, read_pages
 from mmdiff.formats.store.publish import ArrayWriter
-from mmdiff.formats.store.verify import chunk_is_whole
+from mmdiff.formats.store.verify import crc_of_complete_chunk
 
 sizes = st.one_of(st.integers(0, 3 * PAGE_BYTES), st.sampled_from([PAGE_BYTES, 64 * PAGE_BYTES, 64 * PAGE_BYTES + 1]))
 
@@ -25,9 +25,9 @@ def test_a_file_written_by_direct_io_is_the_same(quick_folder: Path, tmp_path: P
     draw = np.random.default_rng(0)
     pieces = [np.zeros(8, np.uint8)]
     for size in sizes:
-        room = page_aligned((size + shift,), "uint8")
-        room[:] = draw.integers(0, 256, size + shift)
-        pieces.insert(0, room[shift:])
+        memory = page_aligned((size + shift,), "uint8")
+        memory[:] = draw.integers(0, 256, size + shift)
+        pieces.insert(0, memory[shift:])
     for folder in (quick_folder, tmp_path):
         seam.write_file(folder / "file", *pieces, cached=False)
         assert (folder / "file").read_bytes() == b"".join(piece.tobytes() for piece in pieces)
@@ -35,10 +35,10 @@ def test_a_file_written_by_direct_io_is_the_same(quick_folder: Path, tmp_path: P
 
 @pytest.mark.parametrize(("size", "page"), [(0, PAGE_BYTES), (5, PAGE_BYTES), ((2 << 20) - 1, PAGE_BYTES), (5 << 20, 2 << 20)])
 def test_memory_begins_with_a_page(size: int, page: int) -> None:
-    room = page_aligned((size,), "uint8")
-    assert room.shape == (size,)
-    assert not room.any()
-    assert not size or room.__array_interface__["data"][0] % page == 0
+    memory = page_aligned((size,), "uint8")
+    assert memory.shape == (size,)
+    assert not memory.any()
+    assert not size or memory.__array_interface__["data"][0] % page == 0
 
 
 @pytest.mark.parametrize("rows", [1, 1000, 1024, 5000])
@@ -52,7 +52,7 @@ def test_chunks_are_read_as_they_were_written(tmp_path: Path, rows: int, shift: 
     for chunk in range(spec.chunks):
         start, stop = spec.rows(chunk)
         writer.write(chunk, values[start:stop], cached=False)
-        assert chunk_is_whole(writer.folder / spec.chunk_file(chunk), spec) == writer.crcs[chunk]
+        assert crc_of_complete_chunk(writer.folder / spec.chunk_file(chunk), spec) == writer.crcs[chunk]
         writer.read(chunk, out[start:stop])
     np.testing.assert_array_equal(out, values)
 
@@ -74,7 +74,7 @@ def test_a_file_that_is_too_short_is_noticed(tmp_path: Path, size: int) -> None:
     (tmp_path / "file").write_bytes(bytes(size))
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
     try:
-        with pytest.raises(EOFError, match=f"{size} bytes, where 12288"):
+        with pytest.raises(EOFError, match=f"ends after {size} of 12288 bytes"):
             read_pages(descriptor, page_aligned((3 * PAGE_BYTES,), "uint8"))
     finally:
         os.close(descriptor)

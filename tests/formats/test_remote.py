@@ -188,7 +188,7 @@ def test_a_damaged_chunk_on_s3_is_noticed_and_nothing_of_it_is_published(
     ("spoil", "said"),
     [
         (lambda data: data[:-9], "8,187 bytes instead of 8,196"),
-        (lambda data: data[:-1] + flipped(data[-1:]), "behind the data instead of its checksum"),
+        (lambda data: data[:-1] + flipped(data[-1:]), "after the data instead of its checksum"),
     ],
 )
 def test_a_chunk_that_is_cut_off_or_has_another_tail_is_refused(
@@ -224,7 +224,7 @@ def test_a_chunk_that_arrives_damaged_twice_is_asked_for_a_third_time(
 def test_an_interrupted_fetch_continues_without_asking_again_for_what_has_come(
     store: Store, bucket: str, quick_folder: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "FLIGHTS", 1)
+    monkeypatch.setattr(fetching, "PARALLEL_DOWNLOADS", 1)
     url, here = upload(store.path, f"{bucket}/store"), quick_folder / "here"
     with pytest.raises(KeyboardInterrupt):
         fetch(Remote.open(url), [SEEDS], here, interrupted_at_third_chunk)
@@ -353,8 +353,8 @@ def test_bad_urls_and_names_are_one_line(store: Store, quick_folder: Path) -> No
     url, to = upload(store.path, "memory://store"), ("--store", quick_folder / "here")
     refused(run("fetch", url, "graph/W", *to), 2, "graph/W: not in the store", f"It holds: {BACKGROUND}, {SEEDS}, {PCA}.")
     refused(run("inspect", "graph/W", "--store", url), 2, "graph/W: not in the store", PCA)
-    refused(run("fetch", url, "../secrets", *to), 2, "no name of an artifact")
-    refused(run("fetch", "s9://bucket/store", *to), 2, "nothing reads s9://")
+    refused(run("fetch", url, "../secrets", *to), 2, "not the name of an artifact")
+    refused(run("fetch", "s9://bucket/store", *to), 2, "unknown protocol s9://")
     refused(run("fetch", "bucket/store", *to), 2, "not a URL")
     refused(run("fetch", "http://user:secret@127.0.0.1:9/store", *to), 2, "http://127.0.0.1:9/store", "cannot be read")
     assert "secret" not in run("fetch", "http://user:secret@127.0.0.1:9/store", *to).output

@@ -83,14 +83,14 @@ def test_a_window_has_the_entries_of_the_array_under_their_indices(
 
 def test_a_window_that_cannot_be_had_is_none(tmp_path: Path) -> None:
     writer = an_array(tmp_path, 20_000, "uint32")
-    values, room = writer.mapped(), page_aligned((2 * PAGE_BYTES,), "uint8")
+    values, buffer = writer.mapped(), page_aligned((2 * PAGE_BYTES,), "uint8")
     opened = windows_on(values)
     assert opened is not None
     with opened as windows:
-        assert windows.read(0, 20_000, room) is None
+        assert windows.read(0, 20_000, buffer) is None
         (writer.folder / writer.spec.chunk_file(1)).unlink()
-        assert windows.read(ROWS_PER_CHUNK, ROWS_PER_CHUNK + 1, room) is None
-        assert windows.read(0, 1, room) is not None
+        assert windows.read(ROWS_PER_CHUNK, ROWS_PER_CHUNK + 1, buffer) is None
+        assert windows.read(0, 1, buffer) is not None
 
 
 @pytest.mark.parametrize("when", ["opened", "read"])

@@ -253,7 +253,7 @@ REFUSED = {
     "--weight-decay -1": "--weight-decay -1: 0 or more is needed, such as 0.0003.",
     "--tune --lr 1 --weight-decay 0": "--tune chooses --lr, --weight-decay. Leave out one or the other.",
     "--device gpu": "--device gpu: torch finds no GPU. Use --device cpu, or a torch that was built for your GPU.",
-    "--name a/b": "'models/a/b' is no name of an artifact. "
+    "--name a/b": "'models/a/b' is not the name of an artifact. "
     "Names look like descriptors/background; `mmdiff inspect` lists them.",
 }
 

@@ -1,1 +1,1 @@
-"""Labels, ids and class names, one value for each row, from `.npy`, text, CSV or Parquet."""
+"""Labels, ids and class names, from `.npy`, text, CSV, Parquet, and from memory."""

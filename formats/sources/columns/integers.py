@@ -1,7 +1,7 @@
-"""What counts as an integer among labels and ids, whatever the file they come from.
+"""Integers among labels and ids: which values become int64, the same for all formats.
 
-A text is one only if it is written as Python would write it, so that nothing is lost: `007` or `+7` stay strings, and
-so does a number of more than 18 digits, which might not fit in 64 bits.
+Text becomes an integer only if Python would write the integer the same way, so that nothing is lost: `007` and `+7` stay
+strings, and so do numbers of more than 18 digits, which may not fit in 64 bits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BLOCK = 1 << 20
 
 ZERO, NINE, MINUS = b"09-"
 
-# Beyond it, not every whole number is a float64, and the file no longer says which one was meant.
+# Larger whole numbers are not all representable as float64, so the original value is unknown.
 MAX_EXACT = 2.0**53
 
 
 def integers_or_strings(texts: Strings) -> NDArray[np.int64] | Strings:
-    """Integers if every text that is not empty is one (empty is -1), else the texts as they are."""
-    # In blocks, because most columns of strings show what they are in the first, and may have gigabytes of them.
+    """Integers if every nonempty text is one (empty is -1), else the texts unchanged."""
+    # In blocks: a column of strings may have gigabytes, and its first block usually decides.
     blocks = (texts.utf8[start : start + BLOCK] for start in range(0, len(texts.utf8), BLOCK))
     if not all(np.all(_is_digit(block) | (block == MINUS)) for block in blocks):
         return texts
@@ -53,14 +53,14 @@ def _is_digit(utf8: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def int64_or_strings(values: NDArray[np.integer[Any]]) -> NDArray[np.int64] | Strings:
-    """Integers of any width. Those beyond int64, such as unsigned hashes, are kept as strings."""
+    """Integers of any width. A column with values beyond int64, such as unsigned hashes, becomes strings."""
     if values.dtype == np.uint64 and values.max(initial=0) > np.iinfo(np.int64).max:
         return Strings.of(map(str, values.tolist()))
     return values.astype(np.int64, copy=False)
 
 
 def whole_numbers(values: NDArray[np.floating[Any]], name: str) -> NDArray[np.int64]:
-    """Floats that are integers in disguise, with NaN for none, as pandas writes a column with gaps."""
+    """Floats that are whole numbers, with NaN for none, as pandas writes an integer column with gaps."""
     missing = np.isnan(values)
     wrong = np.flatnonzero(~missing & ((values != np.floor(values)) | (np.abs(values) >= MAX_EXACT)))
     if len(wrong):

@@ -1,4 +1,4 @@
-"""Labels or ids from a `.npy` file: integers, whole floats, or strings of numpy's fixed-width kinds; never a pickle."""
+"""Labels or ids from a `.npy` file: integers, whole floats, or fixed-width strings. Pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmdiff.formats.sources.npy import NpyHeader, read_header, read_rows
 from mmdiff.formats.sources.rawfile import RawFile
 from mmdiff.formats.storage.strings import Strings
 
-# Every fixed-width string takes the room of the longest, so they are converted piece by piece.
+# Each fixed-width string takes the space of the longest, so they are converted in blocks.
 BLOCK_BYTES = 64 << 20
 
 
@@ -77,7 +77,7 @@ def _flat(fixed: NDArray[Any]) -> Strings:
     lengths = np.char.str_len(fixed)
     flat = _packed(_characters(fixed, np.uint8), lengths)
     flat.utf8.tobytes().decode()
-    # Bytes that are valid side by side may still be cut between two strings in the middle of a character.
+    # The bytes may be valid together, and still have a character split between two strings.
     if np.any((flat.utf8[flat.offsets[:-1][lengths > 0]] & 0xC0) == 0x80):
         raise ValueError("a string starts within a character")
     return flat

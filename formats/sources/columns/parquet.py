@@ -1,6 +1,6 @@
 """Labels or ids from a Parquet column: integers, strings, dictionaries, or lists of them for several labels per row.
 
-Everything happens on whole arrow buffers: a Python loop over 10^8 ids would take minutes.
+Values are converted as whole arrow buffers: a Python loop over 10^8 ids would take minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmdiff.formats.storage.strings import Strings
 
 
 def read_parquet_column(path: Path, inner: str | None = None) -> Column:
-    """The column `inner`; without it the only column, or the one with a telling name."""
+    """The column `inner`; by default the only one, or the only one named label, labels, class or id."""
     with open_parquet(RawFile(path)) as opened:
         column = choose_column(str(path), inner, opened.schema_arrow.names)
         chunked = opened.read(columns=[column]).column(0)
@@ -30,7 +30,7 @@ def read_parquet_column(path: Path, inner: str | None = None) -> Column:
 
 
 class _Reader:
-    """The conversions, with the modules of pyarrow at hand."""
+    """Conversions of arrow columns, with the modules of pyarrow."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class _Reader:
         if types.is_null(kind):
             return np.full(len(chunked), -1, np.int64)
         if types.is_uint64(kind):
-            # -1 for none does not exist among them.
+            # Unsigned integers have no -1 for none.
             return self._strings(chunked) if chunked.null_count else int64_or_strings(chunked.to_numpy())
         if types.is_integer(kind):
             integers: NDArray[np.int64] = self.pc.fill_null(self.pc.cast(chunked, self.pa.int64()), -1).to_numpy()
@@ -65,7 +65,7 @@ class _Reader:
         raise UnreadableSource(f"{self.name}: a column of {kind}, expected integers or strings. Name another column.")
 
     def _strings(self, chunked: Any) -> NDArray[np.int64] | Strings:
-        # Offsets of 32 bits overflow when the chunks are joined, so they are widened first.
+        # 32-bit offsets overflow when the chunks are joined, so they are widened first.
         texts = self.pc.fill_null(self.pc.cast(chunked, self.pa.large_string()), "")
         joined = texts.combine_chunks()
         _, offset_buffer, byte_buffer = joined.buffers()

@@ -1,17 +1,17 @@
-"""Names for class numbers, from a file that people write by hand. Each number has one name and each name one number.
+"""Labels, ids and class names from files.
 
-Labels, ids and class names that people bring along.
-
-`read_column` takes one row per embedding from
+`read_column` reads one row per embedding from
 - `.npy`: integers of any width (2-D: several labels per row), strings, or whole floats with NaN for none;
-- `.txt`: one per line;
-- `.csv`: `file.csv::column`, or else the only column, or else the one that is named label, labels, class or id. The
-  first row is a header, unless no column was asked for, there is only one, and its first cell is not one of label,
-  labels, class, id, ids, name (in upper or lower case);
+- `.txt`: one value per line;
+- `.csv`: `file.csv::column`, by default the only column, or the only one named label, labels, class or id. The first row is a
+  header, unless no column was named, there is only one, and its first cell is none of label, labels, class, id, ids, name (in
+  upper or lower case);
 - Parquet: `file.parquet::column`, with the same rule; lists are several labels per row, null is none.
 
-The values are integers when all that are not empty are, however they are stored; otherwise strings. An empty one means
-"none" and is -1 or "". Blanks around the values of text files are dropped.
+The values are integers if all that are not empty are integers, however they are stored; otherwise strings. An empty value
+means "none" and becomes -1 or "". Blanks around the values of text files are dropped.
+
+`read_class_names` reads the names of class numbers. Each number has one name, and each name one number.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from mmdiff.formats.sources.spec import choose_column, refuse_inner, split_spec
 from mmdiff.formats.sources.text import read_cells, read_lines, read_text
 from mmdiff.formats.storage.strings import Strings
 
+HEADERS = ("label", "labels", "class", "id", "ids", "name")
+
 
 def read_class_names(path: str | Path) -> dict[int, str]:
-    """From `.txt` (line i, counted from 0, is class i), `.json` (a list, number -> name or name -> number) or `.csv`
-    (number,name; a first row whose first cell is not a number is a header)."""
+    """Class names from `.txt` (line i, counted from 0, is class i), `.json` (a list, number -> name or name -> number) or
+    `.csv` (number,name; a first row whose first cell is not a number is a header)."""
     path = Path(path)
     readers = {".txt": _from_lines, ".json": _from_json, ".csv": _from_csv}
     if path.suffix.lower() not in readers:
@@ -73,7 +75,7 @@ def _from_csv(path: Path) -> Iterator[tuple[str, int, str]]:
 
 def _from_json(path: Path) -> Iterator[tuple[str, int, str]]:
     try:
-        # Pairs instead of a dict, which would silently keep the last of two equal keys.
+        # Pairs, since a dict would silently keep the last of two equal keys.
         content = json.loads(read_text(path), object_pairs_hook=tuple)
     except (json.JSONDecodeError, RecursionError) as error:
         raise UnreadableSource(f"{path}: not readable as JSON ({error}). Fix the file.") from error
@@ -97,11 +99,6 @@ def _entry(path: Path, i: int, key: int | str, value: Any) -> tuple[int, str]:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
-
-
-__all__ = ["read_class_names", "read_column"]
-
-HEADERS = ("label", "labels", "class", "id", "ids", "name")
 
 
 def read_column(spec: str) -> Column:
@@ -131,13 +128,13 @@ def _of_texts(path: Path, texts: Strings) -> Column:
 
 
 def _joined(lines: list[str]) -> Strings:
-    """What `Strings.of` gives, for values without a newline in them: one object instead of 10^7."""
+    """The same as `Strings.of`, for values without newlines: one bytes object instead of 10^7."""
     if not lines:
         return Strings.of([])
     utf8 = np.frombuffer("\n".join(lines).encode(), np.uint8)
     newline = utf8 == ord("\n")
     offsets = np.zeros(len(lines) + 1, np.int64)
-    # Before the end of line i there are i newlines, none of which is kept.
+    # Before the end of line i there are i newlines, which are dropped.
     offsets[1:] = np.append(np.flatnonzero(newline), len(utf8)) - np.arange(len(lines))
     return Strings(offsets, utf8[~newline])
 

@@ -27,7 +27,7 @@ from mmdiff.diffusion.io.spill import Sheet, read_back, rows_per_chunk
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import ArrayWriter, Draft
-from mmdiff.formats.store.worker_chunks import WorkerChunk, take
+from mmdiff.formats.store.worker_chunks import WorkerChunk, adopt
 from mmdiff.runtime.threads import in_threads
 
 KEEP_SECONDS = 5.0
@@ -218,10 +218,10 @@ class Kept(Entering):
     def take(self, batch: int, notes: list[Json], scores: list[WorkerChunk], tops: dict[str, list[WorkerChunk]]) -> None:
         """Keeps a batch that was computed elsewhere."""
         self.notes[self.key(batch)] = notes
-        take(self.part(batch), scores)
+        adopt(self.part(batch), scores)
         own = self.own_top_classes(batch)
         for name, writer in own.items():
-            take(writer, tops[name])
+            adopt(writer, tops[name])
         if self.tops is not None:
             self.tops.merge(TopClasses(**{name: writer.mapped() for name, writer in own.items()}))
         self.finish(batch)

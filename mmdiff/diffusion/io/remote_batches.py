@@ -190,8 +190,8 @@ class Batches:
         for name, site in self.tops.items():
             writer = WorkerWriter(self.folder / f"pass_own_{name}_{entering.key(batch)}", site.spec)
             writer.fill(getattr(tops, name))
-            best[name] = writer.laid
-        scores = [laid for writer in made for laid in writer.laid]
+            best[name] = writer.written
+        scores = [laid for writer in made for laid in writer.written]
         return Computed(steps, entering.notes[entering.key(batch)], scores, best)
 
 

@@ -165,9 +165,9 @@ class Chunks:
         def write(chunk: int, _: Advance) -> tuple[list[WorkerChunk], ...]:
             each = functools.partial(in_threads, threads=min(cores(), self.threads))
             lists = chunk_of_lists(find, spec.rows(chunk), spec.shape[1], self.piece_rows, each)
-            writers = [self.neighbors.helper(), self.similarities.helper()]
+            writers = [self.neighbors.writer(), self.similarities.writer()]
             for writer, values in zip(writers, lists, strict=True):
                 writer.write(chunk, values)
-            return tuple(writer.laid for writer in writers)
+            return tuple(writer.written for writer in writers)
 
         yield write
