@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.evaluation.metrics import predictions
-from mmdiff.evaluation.scores import Scores, open_scores
+from mmdiff.evaluation.scores import Scores, open_scores, why_no_scores
 from mmdiff.evaluation.stage import Request as EvaluationRequest
 from mmdiff.evaluation.stage import evaluate
 from mmdiff.explain.nodes import Images, Name, find_row
@@ -107,7 +107,7 @@ def _current_scores(store: Store, artifacts: Sequence[Artifact], notes: list[str
         except Stale as error:
             notes.append(f"{artifact.name} is left out: {error}")
     if not found:
-        notes.append("There are no scores of test points, so nothing to evaluate. Run: mmdiff diffuse, or mmdiff logreg")
+        notes.append(f"nothing is evaluated: {why_no_scores(store)}.")
     return found
 
 

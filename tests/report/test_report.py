@@ -134,7 +134,7 @@ def test_accuracies_are_those_of_evaluate(world: Path, page: str) -> None:
             for figure in found["iterations"][-1][group].values():
                 assert f"{100 * figure['accuracy']:.1f}\N{NO-BREAK SPACE}%" in page
                 assert f"{100 * figure['low']:.1f}\N{EN DASH}{100 * figure['high']:.1f}" in page
-    assert "its weight was chosen on these very test points" in page
+    assert "its weight was chosen on these test points" in page
 
 
 def test_experiments_are_shown_with_their_spread(world: Path, page: str) -> None:
@@ -190,8 +190,8 @@ def test_report_of_a_store_without_scores_says_so(world: Path, tmp_path: Path) -
     outcome = run("--out", str(tmp_path / "report.html"), "--json", "--store", str(store))
     found = json.loads(outcome.stdout)
     assert found["sections"] == ["runs"]
-    assert "no scores of test points" in found["notes"][0]
-    assert "no scores of test points" in Outline((tmp_path / "report.html").read_text()).text
+    assert "no test points were imported" in found["notes"][0]
+    assert "no test points were imported" in Outline((tmp_path / "report.html").read_text()).text
 
 
 def test_scores_that_are_out_of_date_are_left_out_and_said(tmp_path: Path) -> None:
