@@ -95,7 +95,8 @@ def _extra(check: Check) -> str:
 
 
 def _cores(facts: Facts) -> str:
-    return f"{facts['usable']}" + (f" (limited to {facts['limit']:g})" if facts["limit"] is not None else "")
+    quota = "" if facts["quota"] is None else f", CPU quota {facts['quota']:g}"
+    return f"{facts['threads']} {'thread' if facts['threads'] == 1 else 'threads'} (limited by: {facts['decided_by']}{quota})"
 
 
 def _memory(facts: Facts) -> str:
