@@ -79,6 +79,11 @@ def _extra(facts: Facts, advice: str) -> str:
     return (f"{present}; without {', '.join(facts['missing'])}: " if present else f"{facts['purpose']}: ") + advice
 
 
+def _cores(facts: Facts) -> str:
+    quota = "" if facts["quota"] is None else f", CPU quota {facts['quota']:g}"
+    return f"{text.count(facts['threads'], 'thread')} (limited by: {facts['decided_by']}{quota})"
+
+
 def _memory(facts: Facts) -> str:
     limited = " (limited by the control group)" if facts["limit_bytes"] == facts["total_bytes"] else ""
     return f"{text.size(facts['total_bytes'])}{limited}, {text.size(facts['available_bytes'])} available"
@@ -98,6 +103,7 @@ def _folder(facts: Facts) -> str:
 _WORDS: dict[str, Callable[[Facts], str]] = {
     "python": lambda facts: f"{facts['version']} on {facts['system']}",
     "faiss": _faiss,
+    "cores": _cores,
     "memory": _memory,
     "gpus": lambda facts: ", ".join(facts["names"]) or "none",
     "crc32c": lambda facts: "in hardware" if facts["in_hardware"] else "in pure Python",

@@ -1,16 +1,10 @@
-"""What the doctor finds: facts, a verdict on them, and what to do.
+"""Checks of the software and the machine: facts, a verdict on them, and advice.
 
-Versions of what mmdiff stands on, and which of its extras are installed.
-
-All is read from the metadata of installed distributions: importing torch to learn its version would take seconds.
-
-Cores, memory, GPUs, and what the system lets us map.
+Versions and extras are read from the metadata of installed distributions: importing torch to learn its version takes seconds.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import platform
 import re
 import resource
@@ -19,7 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import distributions, requires, version
+from importlib.metadata import distributions, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,10 +21,11 @@ from mmdiff.formats.storage.arrays import CHUNK_BYTES, PAGE_BYTES
 from mmdiff.formats.storage.crc import in_hardware
 from mmdiff.formats.store.manifest import Json
 from mmdiff.runtime.memory import Cgroups, machine_memory
+from mmdiff.runtime.threads import ThreadLimit, deciding_limit
 
 
 class Verdict(StrEnum):
-    """How a finding matters."""
+    """The weight of a finding."""
 
     OK = "ok"
     WORTH_KNOWING = "worth knowing"
@@ -39,7 +34,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. `advice` says what to do about it, where there is something to do."""
+    """The result of one check, with advice where something can be done."""
 
     group: str
     name: str
@@ -51,23 +46,26 @@ class Check:
         return {**self.facts, "verdict": str(self.verdict), "advice": self.advice}
 
 
-# What each extra of pyproject.toml is for.
-EXTRAS = {
+# Purposes of the extras that pyproject.toml declares.
+PURPOSES = {
     "cpu": "search for neighbours",
-    "gpu": "the same on GPUs, instead of cpu",
-    "torch": "models for other tools",
+    "gpu": "search for neighbours on GPUs, instead of cpu",
+    "torch": "logistic regression, and models for other tools",
     "files": "Parquet and HDF5 files",
-    "dask": "more than one machine",
+    "dask": "more than one process or machine",
     "s3": "stores on S3",
-    "report": "plots",
-    "sklearn": "scikit-learn estimators",
+    "report": "thumbnails in reports",
+    "sklearn": "comparisons with scikit-learn",
 }
+# Extras that developers install, and the one that is all others.
+_NOT_FOR_USERS = ("all", "bench", "dev")
 _BASE = ("numpy", "scipy", "numba", "zarr")
-_REQUIREMENT = re.compile(r"([\w.-]+).*extra\s*==\s*[\"']([\w-]+)[\"']")
+_EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)[\"']")
+_NAME = re.compile(r"[\w.-]+")
 
 
 def check_software() -> Iterator[Check]:
-    """The versions, then the extras."""
+    """Versions, then extras."""
     installed = installed_distributions()
     yield Check("software", "mmdiff", {"version": version("mmdiff")})
     yield Check("software", "python", {"version": platform.python_version(), "system": platform.platform(terse=True)})
@@ -75,52 +73,67 @@ def check_software() -> Iterator[Check]:
         yield Check("software", name, {"version": installed.get(name)})
     yield _check_faiss(installed)
     yield Check("software", "torch", {"version": installed.get("torch")})
-    for extra, purpose in EXTRAS.items():
-        yield check_extra(extra, purpose, requirements_of(extra), installed)
+    for extra, requirements in extras().items():
+        yield check_extra(extra, PURPOSES.get(extra, ""), requirements, installed)
 
 
 def check_extra(extra: str, purpose: str, wanted: list[str], installed: dict[str, str]) -> Check:
-    """An extra that is missing is no fault; the advice is how to get it."""
+    """Whether an extra is installed. A missing extra is no problem; the advice is the line that installs it."""
     present: dict[str, str] = {}
     missing = []
     for requirement in wanted:
+        name = requirement_name(requirement)
         # Builds for one version of CUDA have it in their name: faiss-gpu-cu12.
-        found = {name: installed[name] for name in installed if name == requirement or name.startswith(f"{requirement}-cu")}
+        found = {other: installed[other] for other in installed if other == name or other.startswith(f"{name}-cu")}
         present |= found
         if not found:
-            missing.append(requirement)
-    facts = {"purpose": purpose, "present": present, "missing": missing}
+            missing.append(name)
+    facts = {"purpose": purpose, "requires": wanted, "present": present, "missing": missing}
     return Check("extras", extra, facts, advice=f"pip install 'mmdiff[{extra}]'" if missing else "")
 
 
 def installed_distributions() -> dict[str, str]:
-    """Every distribution on sys.path with its version, by its name in lower case with dashes."""
+    """Versions of all distributions on sys.path, by their normalised names."""
     found: dict[str, str] = {}
     for distribution in distributions():
-        # What a broken installation has left may have no name. Of two versions the first is the one that is imported.
+        # Remains of a broken installation may have no name. The first of two versions is the one that is imported.
         name = distribution.metadata["Name"]
         if name:
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
+            found.setdefault(_normalised(name), distribution.version)
     return found
 
 
-def requirements_of(extra: str) -> list[str]:
-    """The distributions that an extra of mmdiff asks for."""
-    matches = (_REQUIREMENT.match(line) for line in requires("mmdiff") or [])
-    return [match[1] for match in matches if match and match[2] == extra]
+def extras() -> dict[str, list[str]]:
+    """The extras of mmdiff and their requirements, from its installed metadata."""
+    found: dict[str, list[str]] = {extra: [] for extra in metadata("mmdiff").get_all("Provides-Extra") or []}
+    for line in requires("mmdiff") or []:
+        requirement, _, marker = line.partition(";")
+        for extra in _EXTRA.findall(marker):
+            found.setdefault(extra, []).append(requirement.strip())
+    return {extra: requirements for extra, requirements in found.items() if extra not in _NOT_FOR_USERS}
+
+
+def requirement_name(requirement: str) -> str:
+    """The normalised name of the distribution that a requirement asks for."""
+    found = _NAME.match(requirement)
+    return _normalised(found[0]) if found else requirement
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _check_faiss(installed: dict[str, str]) -> Check:
     builds = {name: version for name, version in installed.items() if name.startswith("faiss")}
-    # A build that conda or its author's own hands have put there may have no metadata.
+    # A build from conda or from source may have no metadata.
     unlisted = "unknown" if find_spec("faiss") else None
     facts = {"version": next(iter(builds.values()), unlisted), "distributions": builds}
     if len(builds) > 1:
         names = " and ".join(builds)
-        advice = f"{names} provide the same module, and one has overwritten the other. Uninstall both, then install one."
+        advice = f"{names} provide the same module, and one overwrites the other. Uninstall both, then install one."
         return Check("software", "faiss", facts, Verdict.WORTH_KNOWING, advice)
     if facts["version"] is None:
-        advice = "Without Faiss there is no search for neighbours, so no graph. Run: pip install 'mmdiff[cpu]'"
+        advice = "Building a graph needs Faiss. Run: pip install 'mmdiff[cpu]'"
         return Check("software", "faiss", facts, Verdict.PROBLEM, advice)
     return Check("software", "faiss", facts)
 
@@ -132,7 +145,7 @@ _PATIENCE_SECONDS = 2
 
 def check_machine() -> Iterator[Check]:
     cgroups = Cgroups()
-    yield check_cores(len(os.sched_getaffinity(0)), cgroups.cpu_limit())
+    yield check_cores(deciding_limit(cgroups), cgroups.cpu_limit())
     yield _check_memory(cgroups)
     yield _check_gpus()
     yield _check_crc()
@@ -140,19 +153,13 @@ def check_machine() -> Iterator[Check]:
     yield from _check_maps(Path("/proc/sys/vm/max_map_count"))
 
 
-def check_cores(affinity: int, limit: float | None) -> Check:
-    """Threads beyond a limit of the control group only get in each other's way."""
-    facts = {"usable": affinity, "limit": limit}
-    if limit is None or limit >= affinity:
-        return Check("machine", "cores", facts)
-    threads = max(1, math.floor(limit))
-    facts["usable"] = threads
-    advice = f"The control group allows less than the {affinity} cores that are visible. Set NUMBA_NUM_THREADS={threads}."
-    return Check("machine", "cores", facts, Verdict.WORTH_KNOWING, advice)
+def check_cores(deciding: ThreadLimit, quota: float | None) -> Check:
+    """The number of threads that commands use, and the limit that decides it."""
+    return Check("machine", "cores", {"threads": deciding.threads, "decided_by": deciding.source, "quota": quota})
 
 
 def check_page_size(page: int) -> Check:
-    """Chunks are mapped side by side, so each must be of whole pages."""
+    """Whether chunks, which are mapped side by side, consist of whole pages."""
     facts = {"bytes": page, "divides_chunks": PAGE_BYTES % page == 0}
     if facts["divides_chunks"]:
         return Check("machine", "page_size", facts)
@@ -165,7 +172,7 @@ def _check_memory(cgroups: Cgroups) -> Check:
     facts = {"total_bytes": total, "available_bytes": available, "limit_bytes": cgroups.memory_limit()}
     if available >= _LITTLE_MEMORY:
         return Check("machine", "memory", facts)
-    advice = "That is little: expect small batches. Close what else is running, or raise the limit."
+    advice = "Little memory means small batches. Close other programs, or raise the limit."
     return Check("machine", "memory", facts, Verdict.WORTH_KNOWING, advice)
 
 
@@ -173,13 +180,13 @@ def _check_gpus() -> Check:
     names = gpus()
     can_search = any(name.startswith("faiss-gpu") for name in installed_distributions())
     if names and not can_search:
-        advice = "The search for neighbours could run on them: pip uninstall faiss-cpu, then pip install 'mmdiff[gpu]'"
+        advice = "They can search for neighbours: pip uninstall faiss-cpu, then pip install 'mmdiff[gpu]'"
         return Check("machine", "gpus", {"names": names}, Verdict.WORTH_KNOWING, advice)
     return Check("machine", "gpus", {"names": names})
 
 
 def gpus() -> list[str]:
-    """The NVIDIA GPUs of this machine, as the driver calls them."""
+    """The names of the NVIDIA GPUs of this machine."""
     tool = shutil.which("nvidia-smi")
     if tool is not None:
         try:
@@ -191,7 +198,7 @@ def gpus() -> list[str]:
 
 
 def parse_gpu_list(text: str) -> list[str]:
-    """Names from `nvidia-smi -L`, without the serial numbers that nobody wants in a bug report."""
+    """Names from `nvidia-smi -L`, without serial numbers, which do not belong in a bug report."""
     return [line.partition(": ")[2].partition(" (UUID")[0] for line in text.splitlines() if line.startswith("GPU ")]
 
 
@@ -208,7 +215,7 @@ def _check_crc() -> Check:
 
 
 def _check_maps(setting: Path) -> Iterator[Check]:
-    """Each chunk is a map of its own, and the system counts them."""
+    """Whether the system allows enough maps: each chunk is one."""
     if not setting.exists():
         return
     most = int(setting.read_text())

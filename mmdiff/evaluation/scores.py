@@ -139,6 +139,11 @@ def missing_scores(store: Store, where: str, *last: Part, needs_graph: bool = Tr
     return Missing(*parts)
 
 
+def why_no_scores(store: Store) -> str:
+    """The cause alone, for a note."""
+    return _before_scoring(store)[0]
+
+
 _NOT_IMPORTED = "no test points were imported, so there are no scores of any"
 _NOT_SCORED = "there are no scores of the test points yet"
 _IMPORT_TEST_POINTS = call("add", FILE, labels=FILE, role="test")

@@ -63,8 +63,8 @@ def export(
             exports.tables[ending](store, artifact, stream, progress)
         else:
             exports.writers[ending](selection, stream, progress)
-    counted = next((name for name in (exports.counted, exports.main) if name in selection.arrays), selection.arrays[0])
-    rows, size = artifact.spec(counted).length, file.stat().st_size
+    counted = [found for found in (exports.counted, exports.main) if found is not None and found in selection.arrays]
+    rows, size = artifact.spec([*counted, *selection.arrays][0]).length, file.stat().st_size
     notes = _notes(store, artifact)
     return Outcome(name, str(file), ending.removeprefix("."), rows, size, time.perf_counter() - clock, notes)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.evaluation.metrics import predictions
-from mmdiff.evaluation.scores import TEST, Scores, open_scores
+from mmdiff.evaluation.scores import Scores, open_scores, why_no_scores
 from mmdiff.evaluation.stage import Request as EvaluationRequest
 from mmdiff.evaluation.stage import evaluate
 from mmdiff.explain.nodes import Images, Name, find_row
@@ -65,7 +65,7 @@ def gather(store: Store, request: Request, progress: Progress = silent) -> Findi
     current, stale = _current_scores(store, artifacts)
     notes += [f"left out {error}" for error in stale]
     if not current and not stale:
-        notes.append(_no_scores(store, artifacts))
+        notes.append(f"nothing is evaluated: {why_no_scores(store)}.")
     evaluation = _evaluation(store, request, current, notes, progress)
     explainer = _explainer(store, current, notes)
     if request.tests and explainer is None:
@@ -123,23 +123,6 @@ def _current_scores(store: Store, artifacts: Sequence[Artifact]) -> tuple[dict[s
             except Stale as error:
                 stale.append(error)
     return found, stale
-
-
-def _no_scores(store: Store, artifacts: Sequence[Artifact]) -> str:
-    """Why a store has no scores of test points, and what to do about it."""
-    if store.id(TEST) is None:
-        return (
-            "there are no test points, so nothing is evaluated. Import test points with labels, then build the graph and make "
-            "the scores again."
-        )
-    of_nodes = [artifact.name for artifact in artifacts if artifact.manifest.kind == "scores"]
-    if of_nodes:
-        was = "was" if len(of_nodes) == 1 else "were"
-        return (
-            f"{', '.join(of_nodes)} {was} made without test points, so nothing is evaluated. Build the graph and make the "
-            "scores again."
-        )
-    return "there are no scores of test points, so nothing is evaluated. Run a diffusion or a logistic regression."
 
 
 def _evaluation(

@@ -1,38 +1,90 @@
-"""Independent units of work on all cores, in threads: kernels run without the GIL, results come in the order of the work."""
+"""Threads: how many this process may use, and independent work on them. Kernels run without the GIL."""
 
 from __future__ import annotations
 
+import math
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from mmdiff.formats.errors import BadOption, Parameter
+from mmdiff.runtime.memory import Cgroups
+
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
+VARIABLE = "NUMBA_NUM_THREADS"
 
 _limit: int | None = None
 
 
+@dataclass(frozen=True)
+class ThreadLimit:
+    """A limit on the number of threads, and its source."""
+
+    threads: int
+    source: str
+
+
 def cores() -> int:
-    """The cores that this process may use."""
-    return min(len(os.sched_getaffinity(0)), _limit or sys.maxsize)
+    """The number of threads to use: the tightest of all limits."""
+    return deciding_limit().threads
 
 
-def limit_cores(most: int) -> None:
-    """Leaves the other cores to others from here on: to workers on the same machine."""
+def machine_cores() -> int:
+    """The cores that this process may use of its machine, whatever the user asks for."""
+    return min(limit.threads for limit in _machine_limits(_cpu_quota()))
+
+
+def limit_cores(most: int | None) -> int | None:
+    """Uses at most so many threads from here on, None for as many as allowed; returns the limit before."""
     global _limit
-    _limit = most
+    if most is not None and most < 1:
+        raise BadOption(Parameter("threads", most), ": at least 1 is needed.")
+    before, _limit = _limit, most
+    return before
+
+
+def deciding_limit(cgroups: Cgroups | None = None) -> ThreadLimit:
+    """The tightest limit on the number of threads; among equals the one that the user can change most easily."""
+    quota = _cpu_quota() if cgroups is None else cgroups.cpu_limit()
+    return min((*_user_limits(), *reversed(_machine_limits(quota))), key=lambda limit: limit.threads)
+
+
+def _user_limits() -> Iterator[ThreadLimit]:
+    if _limit is not None:
+        yield ThreadLimit(_limit, "threads")
+    text = os.environ.get(VARIABLE, "").strip()
+    if text.isdigit() and int(text) > 0:
+        yield ThreadLimit(int(text), VARIABLE)
+
+
+def _machine_limits(quota: float | None) -> list[ThreadLimit]:
+    limits = [ThreadLimit(os.cpu_count() or 1, "cores of the machine")]
+    affinity = len(os.sched_getaffinity(0))
+    if affinity < limits[0].threads:
+        limits.append(ThreadLimit(affinity, "CPU affinity"))
+    # Part of a core is a core for part of the time.
+    if quota is not None and math.ceil(quota) < limits[-1].threads:
+        limits.append(ThreadLimit(max(1, math.ceil(quota)), "CPU quota of the control group"))
+    return limits
+
+
+@cache
+def _cpu_quota() -> float | None:
+    return Cgroups().cpu_limit()
 
 
 def in_threads(function: Callable[[Unit], Result], units: Iterable[Unit], threads: int | None = None) -> Iterator[Result]:
-    """The results of some work, in order. What has not begun when one fails, or on Ctrl-C, is not begun any more."""
+    """The results of work units, in order. After an error or Ctrl-C no further units begin."""
     count = threads or cores()
-    # Matrix products within a unit stay on its core, instead of every unit asking for all of them.
+    # Matrix products within a unit stay on its thread, instead of each using all of them.
     with ThreadPoolExecutor(count) as pool, threadpool_limits(1, "blas"):
         yield from in_order(pool, function, units, 2 * count)
 
@@ -40,7 +92,7 @@ def in_threads(function: Callable[[Unit], Result], units: Iterable[Unit], thread
 def in_order(
     pool: ThreadPoolExecutor, function: Callable[[Unit], Result], units: Iterable[Unit], ahead: int
 ) -> Iterator[Result]:
-    """The same in a pool that is there; no more than `ahead` units are begun before their turn, so that memory is bounded."""
+    """The results of work units in an existing pool, in order; at most `ahead` units are begun early, to bound memory."""
     begun: deque[Future[Result]] = deque()
     try:
         for unit in units:

@@ -17,7 +17,7 @@ import mmdiff
 from mmdiff.formats.errors import ClusterError
 from mmdiff.runtime.executor import Result, Unit, Work
 from mmdiff.runtime.progress import Advance
-from mmdiff.runtime.threads import cores, limit_cores
+from mmdiff.runtime.threads import cores, limit_cores, machine_cores
 
 _TELL_SECONDS = 0.5
 
@@ -41,7 +41,7 @@ def do(token: str, work: Work[Unit, Result], unit: Unit, needed: Path, neighbour
     worker = get_worker()
     with _one_at_a_time:
         look(needed)
-        limit_cores(max(1, len(os.sched_getaffinity(0)) // neighbours))
+        limit_cores(max(1, machine_cores() // neighbours))
         count, clock = 0, time.monotonic()
 
         def tell(more: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import tomllib
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -20,6 +22,7 @@ from mmdiff.doctor import checks as software
 from mmdiff.doctor import disk
 from mmdiff.doctor.checks import Check, Verdict
 from mmdiff.doctor.stage import examine, worst
+from mmdiff.formats.errors import BadOption
 from mmdiff.runtime.memory import (
     Cgroups,
     machine_memory,
@@ -28,6 +31,8 @@ from mmdiff.runtime.memory import (
     parse_memory_limit,
     parse_statistic,
 )
+from mmdiff.runtime.threads import cores, deciding_limit, in_threads, limit_cores, machine_cores
+from tests.support.paths import ROOT
 
 MIB = 1 << 20
 MEMINFO = "MemTotal:       16384 kB\nMemFree:         1024 kB\nMemAvailable:    8192 kB\nHugePages_Total:       0\n"
@@ -120,19 +125,31 @@ def test_faiss_without_metadata_is_there(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_missing_extra_comes_with_the_line_that_installs_it() -> None:
-    check = software.check_extra("torch", "models", ["torch", "safetensors"], {"safetensors": "0.5"})
+    check = software.check_extra("torch", "models", ["torch>=2.4", "safetensors>=0.4"], {"safetensors": "0.5"})
     assert (check.verdict, check.advice) == (Verdict.OK, "pip install 'mmdiff[torch]'")
     assert (check.facts["present"], check.facts["missing"]) == ({"safetensors": "0.5"}, ["torch"])
 
 
 def test_a_build_for_one_cuda_is_the_extra() -> None:
-    check = software.check_extra("gpu", "search", ["faiss-gpu"], {"faiss-gpu-cu12": "1.14", "faiss-cpu": "1.9"})
+    check = software.check_extra("gpu", "search", ["faiss-gpu>=1.14"], {"faiss-gpu-cu12": "1.14", "faiss-cpu": "1.9"})
     assert (check.facts["missing"], check.advice) == ([], "")
 
 
 def test_every_extra_of_the_package_is_looked_at() -> None:
-    assert all(software.requirements_of(extra) for extra in software.EXTRAS)
-    assert software.requirements_of("files") == ["pyarrow", "h5py"]
+    found = software.extras()
+    assert set(found) == set(software.PURPOSES)
+    assert [software.requirement_name(requirement) for requirement in found["files"]] == ["pyarrow", "h5py"]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(found) == set(declared) - {"all", "bench", "dev"}
+    for extra, requirements in found.items():
+        names = [software.requirement_name(requirement) for requirement in declared[extra]]
+        assert [software.requirement_name(requirement) for requirement in requirements] == names
+
+
+def test_torch_is_pinned_by_the_constraints_alone() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert not [requirement for requirement in declared["torch"] if "==" in requirement]
+    assert [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch==")]
 
 
 @pytest.mark.parametrize(
@@ -209,11 +226,63 @@ def test_without_control_groups_the_machine_is_the_limit(tmp_path: Path) -> None
     assert machine_memory(cgroups, MEMINFO) == (16 * MIB, 8 * MIB)
 
 
-def test_a_limit_below_the_visible_cores_is_worth_knowing() -> None:
-    check = machine.check_cores(8, 1.5)
-    assert (check.verdict, check.facts["usable"]) == (Verdict.WORTH_KNOWING, 1)
-    assert "NUMBA_NUM_THREADS=1" in check.advice
-    assert machine.check_cores(2, 4.0) == Check("machine", "cores", {"usable": 2, "limit": 4.0})
+def quota_of(folder: Path, cores: float) -> Cgroups:
+    return write_tree(folder, {"membership": "0::/job\n", "fs/job/cpu.max": f"{round(100000 * cores)} 100000\n"})
+
+
+@pytest.mark.parametrize(
+    ("quota", "affinity", "variable", "threads", "source"),
+    [
+        (None, 8, None, 8, "cores of the machine"),
+        (None, 5, None, 5, "CPU affinity"),
+        (2.5, 8, None, 3, "CPU quota of the control group"),
+        (0.2, 8, None, 1, "CPU quota of the control group"),
+        (6.0, 5, None, 5, "CPU affinity"),
+        (2.5, 8, "2", 2, "NUMBA_NUM_THREADS"),
+        (2.0, 8, "2", 2, "NUMBA_NUM_THREADS"),
+        (None, 8, "64", 8, "cores of the machine"),
+        (None, 8, "many", 8, "cores of the machine"),
+    ],
+)
+def test_threads_are_as_many_as_the_tightest_limit_allows_and_the_doctor_names_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quota: float | None,
+    affinity: int,
+    variable: str | None,
+    threads: int,
+    source: str,
+) -> None:
+    cgroups = Cgroups(tmp_path, tmp_path / "none") if quota is None else quota_of(tmp_path, quota)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(affinity)))
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("NUMBA_NUM_THREADS", variable)
+    monkeypatch.setattr("mmdiff.runtime.threads._cpu_quota", cgroups.cpu_limit)
+    assert cores() == threads
+    monkeypatch.setattr(machine, "Cgroups", lambda: cgroups)
+    check = next(machine.check_machine())
+    assert check == Check("machine", "cores", {"threads": threads, "decided_by": source, "quota": quota})
+    screen = StringIO()
+    Console(width=120, file=screen).print(table_of([check]))
+    assert f"{threads} thread{'s' if threads > 1 else ''} (limited by: {source}" in screen.getvalue()
+
+
+def test_an_explicit_number_of_threads_is_obeyed_until_it_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    monkeypatch.setattr("mmdiff.runtime.threads._cpu_quota", lambda: None)
+    before = limit_cores(3)
+    try:
+        assert (cores(), deciding_limit().source, machine_cores()) == (3, "threads", 8)
+        assert len(set(in_threads(lambda _: threading.get_ident(), range(100)))) <= 3
+    finally:
+        assert limit_cores(before) == 3
+    assert cores() == 8
+    with pytest.raises(BadOption, match="threads=0: at least 1 is needed"):
+        limit_cores(0)
 
 
 @pytest.mark.parametrize(("page", "verdict"), [(4096, Verdict.OK), (16384, Verdict.PROBLEM), (65536, Verdict.PROBLEM)])

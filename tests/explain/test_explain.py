@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from mmdiff.building.stage import Request as GraphRequest
+from mmdiff.building.stage import build_graph
 from mmdiff.cli import app
 from mmdiff.diffusion import stage
 from mmdiff.diffusion.seeds import Seeds
@@ -26,6 +29,8 @@ from mmdiff.formats.errors import BadOption
 from mmdiff.formats.store.manifest import Recipe
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
+from mmdiff.importing.stage import Request, import_descriptors
+from mmdiff.knn.cells import partition
 from tests.diffusion.test_diffusion import graphs, some_labels, some_neighbors, variants
 from tests.support.naive_paths import check_path
 from tests.support.worlds import CLASSES, make_world
@@ -233,3 +238,39 @@ def test_templates_name_files_and_addresses(world: Path) -> None:
     assert files.find(Name("seed", "s4")) == f"{world}/images/seed/s4.png"
     urls = Images.of("https://example.org/{role}/{id}.jpg")
     assert urls.thumbnail(Name("test", "a b/c")) == "https://example.org/test/a%20b%2Fc.jpg"
+
+
+@pytest.mark.parametrize("variant", [{}, {"alpha": 0.8, "normalize_graph": "symmetric"}])
+def test_permuting_the_background_permutes_nothing_but_its_row_numbers(
+    world: Path, tmp_path: Path, variant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids, shares and classes of all paths stay the same, on graphs whose nodes are in another order than the user's rows."""
+    monkeypatch.setattr(partition, "CELL_ROWS", 20)
+    permutation = np.random.default_rng(1).permutation(90)
+    found = []
+    for order in (np.arange(90), permutation):
+        folder = tmp_path / f"{int(order[0])}"
+        folder.mkdir()
+        np.save(folder / "background.npy", np.load(world / "background.npy")[order])
+        (folder / "background-ids.txt").write_text("".join(f"b{row}\n" for row in order))
+        for role, source in (("background", folder), ("seeds", world), ("test", world)):
+            options: Any = {"role": role, "dims": 12, "ids": str(source / f"{role}-ids.txt")}
+            if role != "background":
+                options["labels"] = str(world / f"{role}-labels.txt")
+            import_descriptors(folder / "store", Request([str(source / f"{role}.npy")], **options))
+        # With constant weights many terms are equal, and any of them is a largest one.
+        build_graph(folder / "store", GraphRequest(k=4, index="flat", edge_weights="gaussian", sigma=0.5))
+        diffuse(folder / "store", DiffuseRequest(iterations=3, **variant))
+        nodes = CsrGraph.open(folder / "store")
+        assert nodes.order is not None
+        assert (nodes.order != np.arange(90)).any()
+        found.append([json.loads(run(folder, "--test", f"t{row}", "--json").stdout) for row in range(30)])
+    background = 0
+    for one, other in zip(*found, strict=True):
+        for path, twin in zip(one["paths"], other["paths"], strict=True):
+            assert (path["class"], path["rank"]) == (twin["class"], twin["rank"])
+            assert [(step["role"], step["id"]) for step in path["steps"]] == [(s["role"], s["id"]) for s in twin["steps"]]
+            shares = [[step["share"] for step in steps] for steps in (path["steps"], twin["steps"])]
+            np.testing.assert_allclose(shares[0], shares[1], atol=2e-5)
+            background += sum(step["role"] == "background" for step in path["steps"])
+    assert background > 30

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from typer.testing import CliRunner
 from mmdiff.cli import app
 from mmdiff.export import reading, stage
 from mmdiff.export import tables as csvs
-from mmdiff.export.target import whole_file
+from mmdiff.export.target import check_place, whole_file
 from mmdiff.formats.errors import BadOption, Corrupt, DiskFull, Missing, MissingExtra
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.importing.stage import Request, import_descriptors
@@ -322,3 +324,55 @@ def test_the_command_speaks_json(tmp_path: Path, named: Artifact) -> None:
     expected = {"artifact": named.name, "file": str(tmp_path / "out.CSV"), "format": "csv", "rows": ROWS, "bytes": size}
     expected |= {"notes": []}
     assert document == expected
+
+
+@pytest.mark.parametrize("file", ["pipe.npy", "/dev/null", "link.npy", "socket.npy"])
+def test_only_regular_files_are_replaced(tmp_path: Path, named: Artifact, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe.npy")
+    (tmp_path / "link.npy").symlink_to("pipe.npy")
+    with socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(tmp_path)
+        listening.bind("socket.npy")
+        before = sorted(path.stat().st_mode for path in tmp_path.iterdir())
+        # The ending of /dev/null is checked first, so it is reached through a link.
+        if file == "/dev/null":
+            (tmp_path / "null.npy").symlink_to(file)
+            before.append((tmp_path / "null.npy").stat().st_mode)
+            file = "null.npy"
+        result = run(tmp_path, named.name, str(tmp_path / file))
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "which cannot be replaced by a file. Name a file to write." in result.stderr
+        assert sorted(path.stat().st_mode for path in tmp_path.iterdir()) == sorted(before)
+
+
+def test_devices_and_links_into_nowhere_are_refused_before_anything_is_computed(tmp_path: Path, named: Artifact) -> None:
+    store = store_in(tmp_path)
+    with pytest.raises(BadOption, match="/dev/null: a device"):
+        check_place(Path("/dev/null"), store)
+    (tmp_path / "lost.npy").symlink_to("nowhere/lost.npy")
+    with pytest.raises(BadOption, match=r"where there is no folder .*nowhere\. Make it first\."):
+        export(store, named.name, tmp_path / "lost.npy")
+    (tmp_path / "new.npy").symlink_to("made.npy")
+    export(store, named.name, tmp_path / "new.npy")
+    assert (tmp_path / "new.npy").is_symlink()
+    assert np.load(tmp_path / "made.npy").shape == (ROWS, WIDTH)
+
+
+@pytest.mark.parametrize("allowed", [os.R_OK, os.R_OK | os.X_OK])
+def test_what_may_not_be_written_is_refused(
+    tmp_path: Path, named: Artifact, allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).is_dir() != (allowed == os.R_OK) or not mode & os.W_OK)
+    (tmp_path / "out.npy").write_text("old")
+    with pytest.raises(BadOption, match="no permission to write in" if allowed == os.R_OK else "write-protected"):
+        export(store_in(tmp_path), named.name, tmp_path / "out.npy")
+    assert (tmp_path / "out.npy").read_text() == "old"
+
+
+def test_exports_of_what_is_stale_say_so(tmp_path: Path, named: Artifact) -> None:
+    np.save(tmp_path / "x.npy", X + 1)
+    result = run(tmp_path, named.name, str(tmp_path / "out.npy"))
+    assert result.exit_code == 0
+    expected = "descriptors/background is stale: x.npy has changed since. To make it anew, run: mmdiff import"
+    assert result.stderr == f"mmdiff: {expected}\n"
+    assert export(store_in(tmp_path), named.name, tmp_path / "out.npy").notes == [expected]

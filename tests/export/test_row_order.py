@@ -47,8 +47,10 @@ def import_all(folder: Path) -> Path:
     for role, rows in ROWS.items():
         np.save(folder / f"{role}.npy", draw.standard_normal((rows, 8)).astype(np.float32))
         np.save(folder / f"{role}-labels.npy", np.arange(rows) % 4)
-        options: Any = {} if role == "background" else {"labels": str(folder / f"{role}-labels.npy")}
-        import_descriptors(folder / "store", Request([str(folder / f"{role}.npy")], role, **options))
+        options: Any = {"role": role}
+        if role != "background":
+            options["labels"] = str(folder / f"{role}-labels.npy")
+        import_descriptors(folder / "store", Request([str(folder / f"{role}.npy")], **options))
     return folder / "store"
 
 
@@ -79,7 +81,7 @@ def test_exported_W_is_the_naive_W_of_the_users_rows(built: Store, tmp_path: Pat
 
 @pytest.mark.parametrize("weights", ["constant", "gaussian"])
 def test_each_array_of_the_graph_is_that_of_the_users_rows(built: Store, tmp_path: Path, weights: Any) -> None:
-    sigma = {} if weights == "constant" else {"sigma": 0.7}
+    sigma: Any = {} if weights == "constant" else {"sigma": 0.7}
     build_graph(built.path, GraphRequest(k=K, index="flat", edge_weights=weights, **sigma))
     graph = CsrGraph.from_artifact(built.open_artifact("graph/W"))
     arrays: dict[str, NDArray[Any]] = {}
@@ -148,8 +150,9 @@ def test_lists_whose_cells_are_gone_are_exported_in_the_internal_order_only(buil
     import_descriptors(built.path, Request([str(tmp_path / "other.npy")], "background"))
     export(built, "knn/BB", tmp_path / "before.npy")
     W0 = built.open_artifact("knn/W0")
-    for role in ("seeds", "test"):
-        request = Request([str(tmp_path / f"{role}.npy")], role, labels=str(tmp_path / f"{role}-labels.npy"))  # type: ignore[arg-type]
+    roles: Any = ("seeds", "test")
+    for role in roles:
+        request = Request([str(tmp_path / f"{role}.npy")], role, labels=str(tmp_path / f"{role}-labels.npy"))
         import_descriptors(built.path, request)
     build_graph(built.path, GraphRequest(k=K))
     # As a run leaves it that is killed before it publishes the new lists: new cells, old lists.

@@ -99,7 +99,7 @@ def test_accuracies_are_those_of_evaluate(world: Path, page: str) -> None:
             for figure in found["iterations"][-1][group].values():
                 assert f"{100 * figure['accuracy']:.1f}\N{NO-BREAK SPACE}%" in page
                 assert f"{100 * figure['low']:.1f}\N{EN DASH}{100 * figure['high']:.1f}" in page
-    assert "its weight was chosen on these very test points" in page
+    assert "its weight was chosen on these test points" in page
 
 
 def test_experiments_are_shown_with_their_spread(world: Path, page: str) -> None:
@@ -155,8 +155,8 @@ def test_report_of_a_store_without_test_points_says_so(world: Path, tmp_path: Pa
     outcome = run("--out", str(tmp_path / "report.html"), "--json", "--store", str(store))
     found = json.loads(outcome.stdout)
     assert found["sections"] == ["runs"]
-    assert "there are no test points" in found["notes"][0]
-    assert "There are no test points" in Outline((tmp_path / "report.html").read_text()).text
+    assert "no test points were imported" in found["notes"][0]
+    assert "no test points were imported" in Outline((tmp_path / "report.html").read_text()).text
 
 
 def test_test_points_without_labels_have_paths_but_no_accuracies(tmp_path: Path) -> None:
