@@ -31,13 +31,12 @@ def command(store: StorePlace = DEFAULT_STORE, json: AsJson = False) -> None:
     if json:
         show.as_json(found)
     else:
-        show.table(("check", "", "found"), list(rows_of(found)), header=False)
-        show.result(_conclusion(found))
+        show_checks(found)
     if found["verdict"] == "problem":
         raise typer.Exit(UNFIT)
 
 
-def rows_of(found: dict[str, Any]) -> list[list[str | Text]]:
+def show_checks(found: dict[str, Any]) -> None:
     """One line for each check, below the name of its group; advice stands below its check."""
     rows: list[list[str | Text]] = []
     for group, checks in found.items():
@@ -53,7 +52,8 @@ def rows_of(found: dict[str, Any]) -> list[list[str | Text]]:
             rows.append([f"  {name.replace('_', ' ')}", mark, told])
             if check["verdict"] != "ok":
                 rows.append(["", "", check["advice"]])
-    return rows
+    show.table(("check", "", "found"), rows, header=False)
+    show.result(_conclusion(found))
 
 
 def _conclusion(found: dict[str, Any]) -> str:

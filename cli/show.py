@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -18,10 +18,13 @@ from mmdiff.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
+
+# Columns of text between two columns of a table, and the fewest that a folded column may have.
+_PADDING = 2
+_NARROWEST = 24
 
 
 def survive_any_encoding() -> None:
@@ -49,23 +52,29 @@ def as_json(document: Any) -> None:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Sequence[int] = (), header: bool = True
 ) -> None:
-    """A table without lines on stdout. Where the terminal is too narrow for it, each row becomes a block of lines.
+    """A table without lines on stdout; `right` are the numbers of columns that are aligned to the right.
 
-    `right` are the numbers of columns that are aligned to the right.
+    Where the terminal is too narrow, the widest column is folded; where that leaves it too little, each row becomes a block of
+    lines.
     """
     from rich.table import Table
 
     cells = [[_text(cell) for cell in row] for row in rows]
-    made = Table(box=None, show_header=header, header_style="dim", padding=(0, 2, 0, 0))
+    widths = [
+        max([len(column) if header else 0, *(row[number].cell_len for row in cells)]) for number, column in enumerate(columns)
+    ]
+    total, widest = sum(widths) + _PADDING * len(columns), widths.index(max(widths))
+    console = _console(total)
+    if console.width < total and console.width < total - widths[widest] + _NARROWEST:
+        _blocks(console, columns, cells)
+        return
+    made = Table(box=None, show_header=header, header_style="dim", padding=(0, _PADDING, 0, 0))
     for number, column in enumerate(columns):
-        made.add_column(column, overflow="fold", justify="right" if number in right else "left")
+        justify: Literal["left", "right"] = "right" if number in right else "left"
+        made.add_column(column, overflow="fold", justify=justify, no_wrap=number != widest)
     for row in cells:
         made.add_row(*row)
-    console = _console(made)
-    if console.measure(made).maximum <= console.width or len(columns) < 3:
-        console.print(made)
-    else:
-        _blocks(console, columns, cells)
+    console.print(made)
 
 
 def styled(text: str, style: str) -> Text:
@@ -91,13 +100,13 @@ def _blocks(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Te
                 console.print(Padding(Text.assemble((f"{column}: ".lstrip(": "), "dim"), cell), (0, 0, 0, 4)))
 
 
-def _console(made: Table) -> Console:
-    """The terminal, at its width; elsewhere COLUMNS, or as wide as the table is."""
+def _console(width: int) -> Console:
+    """The terminal, or COLUMNS, at its width; elsewhere as wide as the table."""
     from rich.console import Console
 
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
         return Console(highlight=False)
-    return Console(width=Console(width=10_000).measure(made).maximum, highlight=False)
+    return Console(width=width, highlight=False)
 
 
 def age(moment: str) -> str:

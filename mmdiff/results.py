@@ -191,8 +191,10 @@ def class_titles(classes: Classes) -> NDArray[Any]:
 def _named(columns: NDArray[np.int64], classes: NDArray[Any]) -> NDArray[Any]:
     """Classes of columns; -1 or None for none."""
     if classes.dtype.kind in "iu":
-        return np.append(classes, UNLABELLED)[columns]
-    return np.append(classes.astype(object), None)[columns]
+        return np.asarray(np.append(classes, UNLABELLED)[columns])
+    titles = np.empty(len(classes) + 1, object)
+    titles[:-1] = classes
+    return titles[columns]
 
 
 class Evaluation(Summary):

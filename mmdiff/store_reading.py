@@ -165,7 +165,9 @@ class StoreReader:
         """
         from mmdiff.export.stage import export
 
-        return Summary(export(self._open(), artifact, Path(file), KINDS, array, self._progress, order=order).summary())
+        return Summary(
+            export(self._open(), artifact, Path(file), array, self._progress, order, kinds=KINDS).summary()  # type: ignore[arg-type]
+        )
 
     def evaluate(
         self, *scores: str, top: Sequence[int] = (1, 5), novel: str | None = None, per_class: bool = False

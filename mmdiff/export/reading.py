@@ -20,7 +20,8 @@ from mmdiff.formats.errors import Corrupt, Parameter, Stale, call
 from mmdiff.formats.storage.crc import crc32c
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact
-from mmdiff.graph.graph import COLUMN, CsrGraph
+from mmdiff.graph.graph import CsrGraph
+from mmdiff.kernels.constants import COLUMN
 
 BLOCK_BYTES = 32 << 20
 

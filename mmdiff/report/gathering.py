@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.evaluation.metrics import predictions
-from mmdiff.evaluation.scores import Scores, open_scores, why_no_scores
+from mmdiff.evaluation.scores import TEST, Scores, open_scores, why_no_scores
 from mmdiff.evaluation.stage import Request as EvaluationRequest
 from mmdiff.evaluation.stage import evaluate
 from mmdiff.explain.nodes import Images, Name, find_row

@@ -86,5 +86,5 @@ def test_evaluation_knows_the_columns_of_a_result(chain: mmdiff.Graph) -> None:
     assert found["top1"]["accuracy"] == pytest.approx((result.predict() == truth).mean())
     some = np.array([0, 1])
     assert mmdiff.evaluate(result.scores[some], truth[some], top=(1,))["top1"]["accuracy"] == 1
-    np.testing.assert_array_equal(result.scores[some].classes, [3, 8])  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(result.scores[some].classes, [3, 8])
     assert mmdiff.evaluate(np.asarray(result.scores), truth, top=(1,), classes=[3, 8])["top1"] == found["top1"]

@@ -55,7 +55,7 @@ def test_names_are_imported_when_they_are_used() -> None:
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "Graph \n"
     with pytest.raises(AttributeError, match="no attribute 'Grpah'"):
-        _ = mmdiff.Grpah  # type: ignore[attr-defined]
+        _ = mmdiff.Grpah
 
 
 @pytest.mark.parametrize("name", CALLABLES)

@@ -7,21 +7,19 @@ import sys
 import threading
 import tomllib
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from mmdiff.cli import app
-from mmdiff.cli.doctor import table_of
+from mmdiff.cli.doctor import show_checks
 from mmdiff.doctor import checks as machine
 from mmdiff.doctor import checks as software
 from mmdiff.doctor import disk
 from mmdiff.doctor.checks import Check, Verdict
-from mmdiff.doctor.stage import examine, worst
+from mmdiff.doctor.stage import as_document, examine, worst
 from mmdiff.formats.errors import BadOption
 from mmdiff.runtime.memory import (
     Cgroups,
@@ -73,12 +71,14 @@ def test_json_has_what_a_bug_report_needs(tmp_path: Path) -> None:
     assert all(check["advice"] for check in checks if check["verdict"] != "ok")
 
 
-def test_text_fits_a_narrow_terminal_and_says_the_same(tmp_path: Path) -> None:
+def test_text_fits_a_narrow_terminal_and_says_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     deep = tmp_path / ("a-folder-with-a-long-name" * 5)
     checks = [replace(check, verdict=Verdict.PROBLEM, advice=f"{check.name}, " * 30) for check in examine(deep)]
-    screen = StringIO()
-    Console(width=80, file=screen).print(table_of(checks))
-    text = screen.getvalue()
+    show_checks(as_document(checks))
+    text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     squeezed = "".join(text.split())
     assert str(deep) in squeezed
@@ -252,6 +252,7 @@ def test_threads_are_as_many_as_the_tightest_limit_allows_and_the_doctor_names_i
     variable: str | None,
     threads: int,
     source: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     cgroups = Cgroups(tmp_path, tmp_path / "none") if quota is None else quota_of(tmp_path, quota)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
@@ -264,9 +265,8 @@ def test_threads_are_as_many_as_the_tightest_limit_allows_and_the_doctor_names_i
     monkeypatch.setattr(machine, "Cgroups", lambda: cgroups)
     check = next(machine.check_machine())
     assert check == Check("machine", "cores", {"threads": threads, "decided_by": source, "quota": quota})
-    screen = StringIO()
-    Console(width=120, file=screen).print(table_of([check]))
-    assert f"{threads} thread{'s' if threads > 1 else ''} (limited by: {source}" in screen.getvalue()
+    show_checks(as_document([check]))
+    assert f"{threads} thread{'s' if threads > 1 else ''} (limited by: {source}" in capsys.readouterr().out
 
 
 def test_an_explicit_number_of_threads_is_obeyed_until_it_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

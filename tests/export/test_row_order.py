@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,21 @@ from mmdiff.building.stage import build_graph
 from mmdiff.cli import app
 from mmdiff.diffusion.stage import Request as DiffuseRequest
 from mmdiff.diffusion.stage import diffuse
-from mmdiff.export import reading
-from mmdiff.export.stage import export
+from mmdiff.export import reading, stage
 from mmdiff.formats.errors import BadOption, Corrupt, Stale
 from mmdiff.formats.store.gc import collect
 from mmdiff.formats.store.store import Store
-from mmdiff.graph.graph import COLUMN, CsrGraph
+from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.import_graph import Request as ImportGraphRequest
 from mmdiff.graph.import_graph import import_graph
 from mmdiff.importing.stage import Request, import_descriptors
+from mmdiff.kernels.constants import COLUMN
+from mmdiff.kinds import KINDS
 from mmdiff.knn.cells import partition
 from tests.support.naive_knn import naive_neighbors, naive_W
 from tests.support.stores import SMALL_CHUNKS, chunks_of
+
+export = partial(stage.export, kinds=KINDS)
 
 K = 6
 ROWS = {"background": 500, "seeds": 40, "test": 30}
