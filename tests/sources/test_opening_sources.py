@@ -88,7 +88,7 @@ def test_colons_in_paths_do_not_break_the_inner_name(here: Path) -> None:
         ("x.pt", r"x\.pt: the ending \.pt is not one of .*\.npy, \.fvecs, .*\.h5::dataset.*\.parquet::column, zarr"),
         ("x", r"x: a file without ending is not one of"),
         ("folder", r"folder: a folder that is neither a zarr .*'folder/\*\.npy'"),
-        ("x.npy::emb", r"x\.npy: a file of one array, so there is no 'emb'"),
+        ("x.npy::emb", r"x\.npy: holds one array, so there is no 'emb'"),
     ],
 )
 def test_what_cannot_be_opened_is_said(here: Path, spec: str, message: str) -> None:

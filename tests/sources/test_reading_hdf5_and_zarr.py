@@ -129,7 +129,7 @@ def test_an_array_in_a_group_is_found(tmp_path: Path) -> None:
 
 def test_an_array_has_nothing_inside(tmp_path: Path) -> None:
     write_zarr(tmp_path / "x.zarr")
-    with pytest.raises(UnreadableSource, match=r"x\.zarr: an array and not a group"):
+    with pytest.raises(UnreadableSource, match=r"x\.zarr: an array, not a group"):
         open_source([f"{tmp_path / 'x.zarr'}::emb"])
 
 
