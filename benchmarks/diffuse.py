@@ -99,8 +99,9 @@ from mmdiff.formats.store.store import Store
 store = Store.open(Path(sys.argv[1]))
 graph = mmdiff.Graph.open(sys.argv[1])
 seeds = store.open_artifact("descriptors/seeds").array("labels")
-labels = np.full(graph.nodes, -1)
-labels[store.open_artifact("graph/W").manifest.facts["background"] :][: len(seeds)] = seeds
+facts = store.open_artifact("graph/W").manifest.facts
+labels = np.full(facts["background"] + facts["seeds"], -1)
+labels[facts["background"] :] = seeds
 small = mmdiff.Graph.from_scipy(scipy.sparse.csr_array(np.ones((50, 50))))
 options = json.loads(sys.argv[3])
 mmdiff.diffuse(small, np.arange(50) % 3, iterations=3, **options)

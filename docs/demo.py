@@ -1,4 +1,4 @@
-"""`make demo`: the main job on a small sample of real descriptors, in a store of its own, as a user would type it."""
+"""`make demo`: all commands on a small sample of real descriptors, in `demo-store`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main() -> None:
         program, *arguments = shlex.split(command)
         script = Path(sys.executable).parent / program
         subprocess.run([script, *arguments, "--store", STORE], cwd=ROOT, check=True)
-    sys.stdout.write(f"\nThe store is in {STORE}/; look around with: .venv/bin/mmdiff inspect --store {STORE}\n")
+    sys.stdout.write(f"\nThe store is {STORE}/. To list its artifacts: .venv/bin/mmdiff inspect --store {STORE}\n")
     sys.stdout.write(f"The report: {ROOT / 'demo-report.html'}\n")
 
 

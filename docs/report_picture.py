@@ -1,4 +1,4 @@
-"""Writes docs/report.png: the report of the sample, as a laptop shows it and, dark, as a phone does. Needs chromium and torch.
+"""Writes docs/report.png: the HTML report of the sample on a laptop, and dark on a phone. Needs chromium and torch.
 
 .venv/bin/python docs/report_picture.py
 """
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def shot(folder: Path, width: int, dark: bool) -> Image.Image:
-    """The top of the page in a window of this width."""
+    """A screenshot of the top of the page in a window of this width."""
     file = folder / f"{width}.png"
     options = [
         *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"),

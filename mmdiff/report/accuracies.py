@@ -1,4 +1,4 @@
-"""How good the scores are: the table of accuracies, what the iterations and the fusion weight do, and class by class."""
+"""Sections of the HTML report on accuracy: all scores, against iterations, against fusion weights, and by class (section 4)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TITLE = 34
 
 
 def accuracy_section(findings: Findings) -> Iterator[Markup]:
-    """The table of all scores, after the last iteration of each."""
+    """A table of all scores after the last iteration of each, with bootstrap intervals."""
     evaluation = findings.evaluation
     if evaluation is None:
         return
     compared = comparable(findings)
-    said = _points(compared[0]["test"])
-    yield tag("p", f"{said}. Below each figure stands the 95 % interval of the bootstrap. Ties never count as right.")
+    points = _points(compared[0]["test"])
+    yield tag("p", f"{points}. The interval below each figure is the 95 % bootstrap interval. Ties count as errors.")
     columns = [(group, top) for group in _groups(compared[0]) for top in ("top1", "top5")]
     best = {column: max(_last(found, *column)["accuracy"] for found in compared) for column in columns}
     rows = []
@@ -42,16 +42,22 @@ def accuracy_section(findings: Findings) -> Iterator[Markup]:
 
 
 def comparable(findings: Findings) -> list[Json]:
-    """The scores of the most classes: what is told apart from fewer cannot be compared with them."""
+    """The scores with the most classes. Fewer classes are easier, so such scores are not compared with these."""
     scores = (findings.evaluation or {"scores": []})["scores"]
     most = max((found["test"]["classes"] for found in scores), default=0)
     return [found for found in scores if found["test"]["classes"] == most]
 
 
 def _points(points: Json) -> str:
-    said = f"{points['labelled']:,} labelled test points of {points['classes']:,} classes"
+    text = f"{_count(points['labelled'], 'labelled test point')} of {_count(points['classes'], 'class', 'classes')}"
     novel = points.get("novel")
-    return said if novel is None else f"{said}, {novel['points']:,} of them of {novel['classes']:,} novel classes"
+    if novel is None:
+        return text
+    return f"{text}, {novel['points']:,} of them of {_count(novel['classes'], 'novel class', 'novel classes')}"
+
+
+def _count(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _groups(found: Json) -> list[str]:
@@ -72,7 +78,7 @@ def _name(found: Json, other: str) -> list[Markup | str]:
 
 
 def _figure(given: Json, best: bool) -> Markup:
-    """A figure over its interval, which is also drawn."""
+    """An accuracy above its interval, as text and as a bar."""
     style = f"--low:{given['low']:.4f};--high:{given['high']:.4f};--at:{given['accuracy']:.4f}"
     return tag(
         "span",
@@ -97,16 +103,14 @@ def iteration_section(findings: Findings) -> Iterator[Markup]:
     if reached:
         first, last = reached[0].points[0], reached[0].points[-1]
         caption = (
-            f"In {reached[0].label}, labels have reached {percent(first.y, 2)} of the entries of the label matrix at the "
-            f"start and {percent(last.y)} after iteration {last.x:g}, among the rows that were computed."
+            f"In {reached[0].label}, {percent(first.y, 2)} of the entries of the label matrix are non-zero at the start and "
+            f"{percent(last.y)} after iteration {last.x:g}, among the rows that were computed."
         )
-        charts.append(
-            Chart("reach", "How far labels have spread", caption, "iteration", "entries not zero", reached, from_zero=True)
-        )
+        charts.append(Chart("reach", "Reach of the labels", caption, "iteration", "non-zero entries", reached, from_zero=True))
     if charts:
         yield tag(
             "p",
-            "Labels need some iterations to reach the test points, and further ones can blur them: it matters when to stop.",
+            "Accuracy peaks after a few iterations: too few leave points unreached, too many blur the classes.",
         )
         yield tag("div", [figure(chart) for chart in charts], class_="charts")
 
@@ -124,11 +128,11 @@ def _accuracy_chart(found: Json) -> Chart:
     top5 = lines[0].points
     best = max(top5, key=lambda point: point.y)
     caption = (
-        f"Top-5 accuracy of {name} on all classes is {percent(top5[0].y)} after iteration {top5[0].x:g}, at best "
-        f"{percent(best.y)} after iteration {best.x:g}, and {percent(top5[-1].y)} after iteration {top5[-1].x:g}."
+        f"Top-5 accuracy of {name} on all classes is {percent(top5[0].y)} after iteration {top5[0].x:g}, {percent(best.y)} "
+        f"at its best after iteration {best.x:g}, and {percent(top5[-1].y)} after iteration {top5[-1].x:g}."
     )
     key = f"iterations-{name}"
-    spread = "the 95 % interval of the bootstrap"
+    spread = "the 95 % bootstrap interval"
     return Chart(key, f"Accuracy against iteration: {name}", caption, "iteration", "accuracy", lines, spread=spread)
 
 
@@ -138,7 +142,7 @@ def _point(plane: Json, group: str, top: str) -> Point:
 
 
 def fusion_section(findings: Findings) -> Iterator[Markup]:
-    """The accuracy at every weight (paper, supplement)."""
+    """Accuracy against the weight of late fusion (paper, supplement)."""
     charts = []
     for name, scores in findings.scores.items():
         curve = scores["facts"].get("curve")
@@ -150,8 +154,8 @@ def fusion_section(findings: Findings) -> Iterator[Markup]:
         at = min(curve, key=lambda point: abs(point["weight"] - weight))
         short = name.removeprefix("scores/")
         caption = (
-            f"Top-5 accuracy is {percent(ends[0])} at weight 0 (only the second scores), {percent(ends[1])} at weight 1 (only "
-            f"the first), and {percent(at['top5'])} at {weight:g}, which is used and circled."
+            f"Top-5 accuracy is {percent(ends[0])} at weight 0 (second scores only), {percent(ends[1])} at weight 1 (first "
+            f"scores only), and {percent(at['top5'])} at {weight:g}, the circled weight of these scores."
         )
         charts.append(Chart(f"weights-{short}", f"Fusion weight: {short}", caption, "weight", "accuracy", lines))
     if charts:
@@ -159,7 +163,7 @@ def fusion_section(findings: Findings) -> Iterator[Markup]:
 
 
 def class_section(findings: Findings) -> Iterator[Markup]:
-    """Every class of the best scores as bars, or the best and the worst of them; and what the worst are taken for."""
+    """Accuracy by class for the best scores: all classes or the best and worst, and predictions for the worst."""
     if findings.evaluation is None:
         return
     found = max(comparable(findings), key=lambda scores: float(_last(scores, "all", "top1")["accuracy"]))
@@ -168,10 +172,10 @@ def class_section(findings: Findings) -> Iterator[Markup]:
         (entry for entry in found["per_class"] if entry["points"]), key=lambda entry: (-entry["top1"], -entry["top5"])
     )
     shown = classes if len(classes) <= _CLASSES else [*classes[: _CLASSES // 2], *classes[-_CLASSES // 2 :]]
-    which = "all classes" if shown is classes else f"the best and the worst {_CLASSES // 2} of {len(classes):,} classes"
+    which = "All classes" if shown is classes else f"The best and the worst {_CLASSES // 2} of {len(classes):,} classes"
     yield tag(
         "p",
-        f"Of {name}, which has the highest top-1 accuracy: {which}. The strong bar is top-1, the pale one top-5 accuracy.",
+        f"{which} of {name}, the scores with the highest top-1 accuracy. The dark bar is top-1, the pale bar top-5 accuracy.",
     )
     rows = [
         [
@@ -188,13 +192,12 @@ def class_section(findings: Findings) -> Iterator[Markup]:
         [
             tag("span", shortened(entry["class"], _TITLE), title=entry["class"]),
             percent(entry["top1"], 0),
-            listed([f"{shortened(m['class'] or 'undecided', _TITLE)} ({m['points']})" for m in entry["taken_for"]])
-            or "nothing",
+            listed([f"{shortened(m['class'] or 'undecided', _TITLE)} ({m['points']})" for m in entry["taken_for"]]) or "none",
         ]
         for entry in found["worst"]
     ]
-    yield tag("h3", "What the worst classes are taken for")
-    yield table(["class", "top-1", "taken for (points)"], worst, f"The worst classes: {name}", 9)
+    yield tag("h3", "Predictions for the worst classes")
+    yield table(["class", "top-1", "wrong predictions (points)"], worst, f"The worst classes: {name}", 9)
 
 
 def _top(top: str) -> str:

@@ -1,4 +1,4 @@
-"""What `mmdiff experiment` found: tables of mean and standard deviation over draws, and the paper's figures of them."""
+"""Sections of the HTML report on experiment results: means and deviations over draws, and the paper's figures (section 4)."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ def _experiment(name: str, experiment: Json) -> Iterator[Markup]:
     group = reported[0]["group"]
     tests, parameters = experiment["facts"]["tests"][group], experiment["parameters"]
     chosen = (
-        "on the validation group and kept for the test group, which is shown"
+        "on the validation group and applied to the test group, which is shown"
         if group == "test"
-        else "on these very test points, so that the figures flatter the methods"
+        else "on these test points, so the accuracies are optimistically biased"
     )
     yield tag(
         "p",
-        f"{parameters['draws']} draws of seeds, {tests['all']:,} test points, {tests['novel']:,} of them of novel classes; "
+        f"{parameters['draws']} {'draw' if parameters['draws'] == 1 else 'draws'} of seeds, {tests['all']:,} test points, "
+        f"{tests['novel']:,} of them of novel classes; "
         f"computed in {duration(experiment['seconds'])}. Hyper-parameters were chosen {chosen}.",
     )
     for changed in experiment["changed"]:
         yield tag("p", f"{changed} has changed since these results were computed.", class_="note")
-    spread = (
-        "mean ± standard deviation over draws" if parameters["draws"] > 1 else "of one draw, so that their spread is not known"
-    )
+    spread = "mean ± standard deviation over draws" if parameters["draws"] > 1 else "one draw, so the spread is unknown"
     for key, title in FIGURES.items():
         yield _table(reported, key, f"{title[0].upper()}{title[1:]}, %, {spread}", parameters["draws"] > 1)
     charts = [*_against_n(name, reported), *_against_iteration(name, lines), *_against_weight(name, lines)]
@@ -48,7 +47,7 @@ def _experiment(name: str, experiment: Json) -> Iterator[Markup]:
 
 
 def _reported(lines: Sequence[Json]) -> list[Json]:
-    """The chosen candidates of the test group, or of the validation group where there is no other."""
+    """The chosen candidates of the test group, or of the validation group without one."""
     last = lines[-1]["group"]
     return [line for line in lines if line["chosen"] and line["group"] == last]
 
@@ -63,9 +62,10 @@ def _full_title(line: Json) -> str:
     return _title(line) + where
 
 
-def _at(line: Json, key: str, place: int) -> Point:
-    mean, std = line["mean"][key][place], line["std"][key][place]
-    return Point(0, mean, max(0.0, mean - std), min(1.0, mean + std))
+def _point(line: Json, key: str, step: int, x: float) -> Point:
+    """The mean at a step (an iteration or a weight, by index), with a whisker of one standard deviation."""
+    mean, std = line["mean"][key][step], line["std"][key][step]
+    return Point(x, mean, max(0.0, mean - std), min(1.0, mean + std))
 
 
 def _table(lines: Sequence[Json], key: str, caption: str, spread: bool) -> Markup:
@@ -84,8 +84,8 @@ def _cell(line: Json | None, key: str, best: float, spread: bool) -> list[Markup
         return [""]
     mean, std = line["mean"][key][line["plane"]], line["std"][key][line["plane"]]
     value = tag("b" if mean == best else "span", f"{100 * mean:.1f}")
-    place = line["planes"][line["plane"]]
-    at = {"diffusion": f"iteration {place}", "fusion": f"weight {place:g}"}.get(line["kind"], "")
+    chosen = line["planes"][line["plane"]]
+    at = {"diffusion": f"iteration {chosen}", "fusion": f"weight {chosen:g}"}.get(line["kind"], "")
     return [value, f" ± {100 * std:.1f}" if spread else "", *([tag("small", at)] if at else [])]
 
 
@@ -95,21 +95,20 @@ def _against_n(name: str, lines: Sequence[Json]) -> Iterator[Chart]:
     titles = list(dict.fromkeys(_full_title(line) for line in lines))[:_LINES]
     for key, title in FIGURES.items():
         drawn = []
-        for own in titles:
-            theirs = [line for line in lines if _full_title(line) == own]
-            points = [_moved(_at(line, key, line["plane"]), line["n"]) for line in sorted(theirs, key=lambda line: line["n"])]
-            drawn.append(Line(own, points))
+        for name_of_line in titles:
+            own = sorted((line for line in lines if _full_title(line) == name_of_line), key=lambda line: line["n"])
+            drawn.append(Line(name_of_line, [_point(line, key, line["plane"], line["n"]) for line in own]))
         first, last = drawn[0].points[0].x, drawn[0].points[-1].x
         leads = [max(drawn, key=lambda line: line.points[end].y) for end in (0, -1)]
         caption = (
-            f"With {first:g} seed{'s' if first > 1 else ''} a novel class {leads[0].label} leads with "
+            f"With {first:g} seed{'s' if first > 1 else ''} per novel class the best is {leads[0].label} with "
             f"{percent(leads[0].points[0].y)}; with {last:g} it is {leads[1].label} with {percent(leads[1].points[-1].y)}."
         )
         yield Chart(
             f"{name}-n-{key}",
             title[0].upper() + title[1:],
             caption,
-            "seeds a novel class (n)",
+            "seeds per novel class (n)",
             "accuracy",
             drawn,
             log_x=True,
@@ -117,12 +116,8 @@ def _against_n(name: str, lines: Sequence[Json]) -> Iterator[Chart]:
         )
 
 
-def _moved(point: Point, x: float) -> Point:
-    return Point(x, point.y, point.low, point.high)
-
-
 def _against_iteration(name: str, lines: Sequence[Json]) -> Iterator[Chart]:
-    """Of the validation group, where every iteration of every candidate was computed; for the n in the middle."""
+    """Accuracy and reach on the validation group, for the median n."""
     own = [line for line in lines if line["kind"] == "diffusion" and line["group"] == lines[0]["group"]]
     own = [line for line in own if line["chosen"] and len(line["planes"]) > 1]
     if not own:
@@ -133,7 +128,7 @@ def _against_iteration(name: str, lines: Sequence[Json]) -> Iterator[Chart]:
     accuracy = [
         Line(
             _full_title(line),
-            [_moved(_at(line, "top5", place), x) for place, x in enumerate(line["planes"])],
+            [_point(line, "top5", step, x) for step, x in enumerate(line["planes"])],
             line["planes"][line["plane"]],
         )
         for line in shown
@@ -143,7 +138,7 @@ def _against_iteration(name: str, lines: Sequence[Json]) -> Iterator[Chart]:
     yield Chart(
         f"{name}-iterations",
         f"Accuracy against iteration ({about})",
-        f"On the validation group the best iteration, which is circled, is {stops}.",
+        f"On the validation group the best iteration, circled, is {stops}.",
         "iteration",
         "top-5 accuracy",
         accuracy,
@@ -153,24 +148,24 @@ def _against_iteration(name: str, lines: Sequence[Json]) -> Iterator[Chart]:
         Line(_full_title(line), [Point(x, y) for x, y in zip(line["planes"], line["nonzero"], strict=True)]) for line in shown
     ]
     ends = listed([f"{percent(line.points[-1].y)} for {line.label}" for line in reach])
-    caption = f"After iteration {reach[0].points[-1].x:g} the share of entries that labels have reached is {ends}."
-    yield Chart(f"{name}-reach", f"Non-zero rate ({about})", caption, "iteration", "entries not zero", reach, from_zero=True)
+    caption = f"After iteration {reach[0].points[-1].x:g} the share of non-zero entries is {ends}."
+    yield Chart(f"{name}-reach", f"Non-zero rate ({about})", caption, "iteration", "non-zero entries", reach, from_zero=True)
 
 
 def _against_weight(name: str, lines: Sequence[Json]) -> Iterator[Chart]:
-    """One chart for each background that a fusion is made on, with one line for each n."""
+    """One chart for each fusion and background, with one line for each n."""
     own = [line for line in lines if line["kind"] == "fusion" and line["group"] == lines[0]["group"] and line["chosen"]]
     for number, title in enumerate(list(dict.fromkeys(_full_title(line) for line in own))[:_LINES]):
         theirs = [line for line in own if _full_title(line) == title][:_LINES]
         drawn = [
             Line(
                 f"n = {line['n']}",
-                [_moved(_at(line, "top5", place), x) for place, x in enumerate(line["planes"])],
+                [_point(line, "top5", step, x) for step, x in enumerate(line["planes"])],
                 line["planes"][line["plane"]],
             )
             for line in theirs
         ]
         weights = listed([f"{line.chosen:g} for {line.label}" for line in drawn])
-        caption = f"0 is diffusion alone, 1 logistic regression alone; the weight that was chosen, circled, is {weights}."
+        caption = f"0 is diffusion alone, 1 logistic regression alone; the chosen weight, circled, is {weights}."
         bare = [Line(line.label, [Point(point.x, point.y) for point in line.points], line.chosen) for line in drawn]
         yield Chart(f"{name}-weights-{number}", f"Fusion weight: {title}", caption, "weight", "top-5 accuracy", bare)

@@ -1,6 +1,6 @@
-"""Diffusion paths as a row of nodes, from a seed to a test point (paper, "Qualitative results").
+"""Sections of the HTML report on how results came about: paths from seeds to test points, and the runs of the store.
 
-What was run: the artifacts of the store, how they were made, and what each took in time and memory.
+Paths are rows of nodes (paper, "Qualitative results"). Runs are shown with command, parameters, time and memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def path_section(findings: Findings) -> Iterator[Markup]:
     name = str(findings.explained_scores).removeprefix("scores/")
     yield tag(
         "p",
-        f"How labels came to some test points in {name}: back from the point, the node that contributed most after each "
-        "iteration. The figure on an arrow is its share of what the next node has. A node can follow itself.",
+        f"Paths of labels to some test points in {name}: going back from the point, the node with the largest contribution "
+        "after each iteration. The figure on an arrow is its share of the next node's score. A node can follow itself.",
     )
     for found in findings.explained:
         yield _point(found)
@@ -33,11 +33,11 @@ def _point(found: Json) -> Markup:
     truth, predicted = listed([shortened(label, _TITLE) for label in test["labels"]]), test["predicted"]
     right = predicted in test["labels"]
     verdict = "not labelled" if not truth else "right" if right else "wrong"
-    taken = "Taken for nothing" if predicted is None else f"Taken for {shortened(predicted, _TITLE)}"
+    prediction = "No class is predicted" if predicted is None else f"Predicted: {shortened(predicted, _TITLE)}"
     return tag(
         "article",
         tag("h3", f"Test point {test['id']} ", tag("span", verdict, class_=f"verdict {verdict.split()[0]}")),
-        None if right else tag("p", f"It is {truth}. {taken}." if truth else f"{taken}."),
+        None if right else tag("p", f"True class: {truth}. {prediction}." if truth else f"{prediction}."),
         [_path(path, found) for path in found["paths"]],
         [tag("p", sentence(note), class_="note") for note in found["notes"]],
         class_="explained",
@@ -45,14 +45,14 @@ def _point(found: Json) -> Markup:
 
 
 def _path(path: Json, found: Json) -> Markup:
-    roles = [word for word, key in (("its class", "true"), ("what it is taken for", "predicted")) if path[key]]
-    about = f" {' and '.join(roles) or 'as asked for'}, rank {path['rank']}"
+    roles = [key for key in ("true", "predicted") if path[key]]
+    about = f" {' and '.join(roles) or 'requested'} class, rank {path['rank']}"
     heading = tag(
         "p", tag("b", shortened(path["class"], _TITLE), title=path["class"]), tag("small", about), class_="path-title"
     )
     if not path["steps"]:
         return tag(
-            "div", heading, tag("p", f"No label of it comes here within {found['iterations']} iterations.", class_="note")
+            "div", heading, tag("p", f"No label of this class arrives within {found['iterations']} iterations.", class_="note")
         )
     test = found["test"]
     items = []
@@ -100,8 +100,8 @@ def run_section(findings: Findings) -> Iterator[Markup]:
     slow = max(stages, key=lambda line: line["seconds"])
     yield tag(
         "p",
-        f"All stages together took {duration(sum(line['seconds'] for line in stages))} on {_machine(stages[-1])}; the longest "
-        f"was {slow['artifact']} with {duration(slow['seconds'])}. Peak memory was {size(largest)}. "
+        f"All stages took {duration(sum(line['seconds'] for line in stages))} on {_machine(stages[-1])}; the longest was "
+        f"{slow['artifact']} with {duration(slow['seconds'])}. Peak memory was {size(largest)}. "
         "Stages of one command share its peak.",
     )
     rows = [
@@ -120,7 +120,7 @@ def run_section(findings: Findings) -> Iterator[Markup]:
     yield tag("h3", "Commands")
     commands = dict.fromkeys(line["command"] for line in stages)
     lines = tag("code", Markup("\n".join(join([command]) for command in commands)))
-    yield tag("pre", lines, class_="scroll", tabindex=0, role="region", aria_label="The commands that were run")
+    yield tag("pre", lines, class_="scroll", tabindex=0, role="region", aria_label="Commands")
     yield tag("h3", "Parameters and facts")
     yield from (_details(line) for line in findings.artifacts)
 
@@ -144,5 +144,5 @@ def _details(line: Json) -> Markup:
     return tag(
         "details",
         tag("summary", line["artifact"], [" ", stale] if stale else None),
-        table(["what", "value"], rows, f"Parameters and facts of {line['artifact']}", 9, "facts"),
+        table(["name", "value"], rows, f"Parameters and facts of {line['artifact']}", 9, "facts"),
     )

@@ -1,6 +1,7 @@
-"""The page as a whole: head, lead, contents and sections. It needs nothing but itself, and says so to the browser.
+"""Writes the HTML report: one self-contained page with accuracies, charts, experiment results, classes, paths and runs.
 
-`mmdiff report`: the store as one HTML page that needs nothing but itself.
+The page has no scripts and loads nothing, except thumbnails if images are given as a URL; its Content-Security-Policy forbids
+everything else.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ SECTIONS: dict[str, tuple[str, Callable[[Findings], Iterator[Markup]]]] = {
     "experiments": ("Experiments", experiment_section),
     "classes": ("Classes", class_section),
     "paths": ("Paths", path_section),
-    "runs": ("What was run", run_section),
+    "runs": ("Runs", run_section),
 }
 
 
 def sections(findings: Findings) -> dict[str, Markup]:
-    """The sections that have something to say."""
+    """The sections that are not empty."""
     made = {key: join(section(findings)) for key, (_, section) in SECTIONS.items()}
     return {key: content for key, content in made.items() if content}
 
 
 def page(findings: Findings, parts: dict[str, Markup]) -> str:
-    """The whole file."""
+    """The HTML of the whole page."""
     title = f"{Path(findings.store).name}: mmdiff report"
     images = "data:" if findings.images_from is None else f"data: {findings.images_from}"
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src {images}"
@@ -82,16 +83,16 @@ def _lead(findings: Findings) -> list[Markup]:
 
 
 def _summary(findings: Findings) -> str:
-    """The result in a sentence."""
+    """The best result in one sentence."""
     if findings.evaluation is None:
-        return "What was run in this store, and what it took."
+        return "The runs of this store, with their time and memory."
     best = max(comparable(findings), key=lambda found: found["iterations"][-1]["all"]["top5"]["accuracy"])
     figures = best["iterations"][-1]["all"]
     name = str(best["artifact"]).removeprefix("scores/")
-    flatters = " Its weight was chosen on these very points, which flatters it." if best.get("weight_chosen_on") else ""
+    chosen = " The fusion weight was chosen on these test points, so this is optimistically biased."
     return (
-        f"The best scores, {name}, put the class of {percent(figures['top1']['accuracy'])} of the test points first, and of "
-        f"{percent(figures['top5']['accuracy'])} among their first five.{flatters}"
+        f"The best scores, {name}, rank the true class of {percent(figures['top1']['accuracy'])} of the test points first, and "
+        f"of {percent(figures['top5']['accuracy'])} among the first five.{chosen if best.get('weight_chosen_on') else ''}"
     )
 
 
@@ -111,28 +112,27 @@ def _tiles(findings: Findings) -> Iterator[tuple[str, str]]:
 
 def _foot(findings: Findings) -> Markup:
     started = [line["started"] for line in findings.artifacts if line["started"]]
-    said = [f"Made by mmdiff from the store {findings.store}"]
+    text = [f"Made by mmdiff from the store {findings.store}"]
     if started:
-        said.append(f", whose last stage ran on {moment(max(started))}")
-    said.append(". ")
-    said.append(
-        "Everything is in this file; it loads nothing."
+        text.append(f", whose last stage ran on {moment(max(started))}")
+    text.append(". ")
+    text.append(
+        "This file is self-contained; it loads nothing."
         if findings.images_from is None
         else f"Thumbnails are loaded from {findings.images_from}; everything else is in this file."
     )
-    return tag("footer", tag("p", said))
+    return tag("footer", tag("p", text))
 
 
 __all__ = ["Request", "write_report"]
 
 
 def write_report(store: Store, out: Path, request: Request, progress: Progress = silent) -> Json:
-    """Writes the page, and says what is in it."""
+    """Writes the page; returns its file, size, sections and notes."""
     check_place(out, store)
     findings = gather(store, request, progress)
     parts = sections(findings)
-    # A file name that is no UTF-8 reaches us with lone surrogates, which no page can show.
-    content = page(findings, parts).encode(errors="replace")
+    content = page(findings, parts).encode()
     with whole_file(out) as stream:
         stream.write(content)
     return {"file": str(out), "bytes": len(content), "sections": list(parts), "notes": findings.notes}

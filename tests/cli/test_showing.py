@@ -1,4 +1,4 @@
-"""What commands print: data is never markup, tables fit the terminal, any encoding is survived, long work shows that it goes on."""
+"""Output of commands: data is never markup, tables fit the terminal, every encoding works, long work shows progress."""
 
 from __future__ import annotations
 

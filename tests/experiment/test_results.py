@@ -1,4 +1,4 @@
-"""The page of results is what the committed results say, and these are small."""
+"""`docs/results.md` is generated from the committed results, which are small."""
 
 from __future__ import annotations
 

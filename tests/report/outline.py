@@ -8,7 +8,7 @@ VOID = {"meta", "link", "img", "br"}
 
 
 class Outline(HTMLParser):
-    """What a page is made of; raises where elements do not close as they opened."""
+    """The elements and the text of a page; fails on elements that are not closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ def test_scores_that_are_all_right_or_all_wrong_are_charted(tmp_path: Path, righ
     run("diffuse", "--iterations", "1", "--name", "short", "--store", str(world / "store"))
     fuse_scores(world / "store", FuseRequest("short", "diffusion", tune=True))
     outline = Outline(report_of(world))
-    assert f"put the class of {100 if right else 0}.0\N{NO-BREAK SPACE}% of the test points first" in outline.text
+    assert f"rank the true class of {100 if right else 0}.0\N{NO-BREAK SPACE}% of the test points first" in outline.text
     assert "nan" not in outline.text
     assert len(outline.all("svg")) >= 3
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing is wider than a phone or a laptop, nothing is complained of, and dark is dark."""
+"""The HTML report in a real browser: it fits a phone and a laptop, logs no errors, and has a dark scheme."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.worlds import make_world
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 
-# Opens what is folded, measures, and leaves what it found in the page.
+# Opens all details, measures the page, and appends the result to it.
 MEASURE = """<script>
 for (const folded of document.querySelectorAll("details")) folded.open = true;
 const wide = [...document.querySelectorAll("body *")].filter(
@@ -54,7 +54,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-# The window of a headless browser cannot be as narrow as a phone, but a frame in it can.
+# A headless window cannot be as narrow as a phone, but a frame in it can.
 FRAME = """<!doctype html><meta charset="utf-8"><title>frame</title><style>body {{ margin: 0 }} iframe {{ border: 0 }}</style>
 <iframe width="{width}" height="2000" srcdoc="{page}"></iframe>
 <script>
@@ -68,7 +68,7 @@ onload = () => {{
 
 
 def measured(report: Path, folder: Path, width: int, dark: bool) -> dict[str, Any]:
-    """What the browser finds in a copy of the page, with a script that the page itself would not allow."""
+    """Measures a copy of the page with a script that its policy would forbid."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*/>', "", report.read_text())
     text = text.replace("</body>", f"{MEASURE}</body>").replace('loading="lazy"', "")
     page = folder / "frame.html"
@@ -92,13 +92,13 @@ def test_page_fits_its_window(report: Path, tmp_path: Path, width: int, dark: bo
     assert found["background"] == ("rgb(19, 22, 25)" if dark else "rgb(251, 250, 247)")
 
 
-def test_page_as_it_is_gives_the_console_nothing_to_say(report: Path, tmp_path: Path) -> None:
+def test_unchanged_page_logs_nothing_to_the_console(report: Path, tmp_path: Path) -> None:
     seen = visit(report, tmp_path, 1440)
     assert seen.console == []
     assert "</html>" in seen.dom
 
 
-def test_what_a_browser_complains_of_would_be_seen(tmp_path: Path) -> None:
+def test_console_errors_are_seen(tmp_path: Path) -> None:
     page = tmp_path / "bad.html"
     page.write_text("<!doctype html><title>x</title><script>nothing.at.all()</script>")
     assert any("nothing is not defined" in line for line in visit(page, tmp_path, 390).console)

@@ -1,4 +1,4 @@
-"""Headless Chromium, by its command line: what becomes of a page in a real browser."""
+"""Headless Chromium by its command line: the DOM and the console of a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WHY_NOT = "there is no Chromium here (Debian: apt-get install chromium)"
 
 @dataclass(frozen=True)
 class Seen:
-    """The DOM after all scripts have run, and what was written to the console."""
+    """The DOM after all scripts have run, and the lines of the console."""
 
     dom: str
     console: list[str]
@@ -27,7 +27,7 @@ def visit(page: Path, folder: Path, width: int, dark: bool = False) -> Seen:
         *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"),
         *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
         *("--enable-logging=stderr", "--v=0", f"--window-size={width},2000", f"--user-data-dir={folder / 'profile'}"),
-        # Whatever the page might ask for, there is nobody to answer: it would be an error on the console.
+        # No host resolves, so any request would be an error on the console.
         "--host-resolver-rules=MAP * ~NOTFOUND",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
     ]

@@ -1,9 +1,9 @@
-"""Makes `tests/sample` from the Tiny ImageNet descriptors that lie beside the project while it is developed.
+"""Makes `tests/sample` from Tiny ImageNet descriptors, which are not part of the repository.
 
-    .venv/bin/python tests/make_sample.py ../shared/data/tiny-imagenet
+    .venv/bin/python -m tests.support.make_sample ../shared/data/tiny-imagenet
 
-Ten base and ten novel classes of group 2: the background is what the paper calls in-domain (other images of the novel classes),
-seeds are 20 images of each base class and 5 of each novel one, test points are validation images of all twenty.
+It has ten base and ten novel classes of group 2. The background is in-domain (other images of the novel classes); seeds are 20
+images of each base class and 5 of each novel class; test points are validation images of all twenty classes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(data: Path, sample: Path) -> None:
         seeds.extend(rows[:count])
         background.extend(rows[count : count + BACKGROUND] if label in novel else [])
     test = [row for label in (*base, *novel) for row in np.flatnonzero(val_labels == label)[:TEST]]
-    # In the order of the classes nothing would be learned from a mistake in the order of the rows.
+    # Shuffled, so that mistakes in the order of rows show.
     np.save(sample / "background.npy", train[np.random.default_rng(0).permutation(background)])
     np.save(sample / "seeds.npy", train[seeds])
     np.save(sample / "seed_labels.npy", train_labels[seeds])

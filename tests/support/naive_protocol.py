@@ -1,6 +1,6 @@
-"""The naive twin of an experiment's plain method: the paper's protocol in float64, with numpy and scipy and nothing of ours.
+"""The naive twin of an experiment with plain diffusion: the paper's protocol in float64, with numpy and scipy only.
 
-`docs/results.py --check` compares it with `mmdiff experiment` on the whole of Tiny ImageNet for some draws.
+`docs/results.py --check` compares it with `mmdiff experiment` on all of Tiny ImageNet for some draws.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCK_ROWS = 1000
 
 @dataclass(frozen=True)
 class NaiveProtocol:
-    """One group of some data; `background` is `none`, `in-domain` or `out-of-domain[:SIZE]`."""
+    """The data and classes of one group. Backgrounds are `none`, `in-domain` or `out-of-domain[:SIZE]`."""
 
     train: NDArray[Any]
     train_labels: Ids
@@ -33,7 +33,7 @@ class NaiveProtocol:
     dims: int
 
     def nodes(self, background: str, n: int, draw: int) -> tuple[Ids, Ids, Ids]:
-        """Background, base seeds and novel seeds, as rows of the training images."""
+        """The rows of background, base seeds and novel seeds among the training images."""
         drawn = []
         for label in sorted(self.novel):
             rows = np.flatnonzero(self.train_labels == label)
@@ -51,10 +51,10 @@ class NaiveProtocol:
         return np.array(unlabelled, np.int64), base, np.array(drawn)
 
     def space(self, background: str) -> tuple[Matrix, Matrix]:
-        """Mean and components of the PCA: of the background with those of it that are drawn, or of the base seeds."""
+        """Mean and components of the PCA, fitted to the background including drawn images, or to the base seeds without one."""
         unlabelled, base, drawn = self.nodes(background, 1, 0)
-        own = {"none": base, "in-domain": np.append(unlabelled, drawn)}.get(background, unlabelled)
-        rows = self.train[own].astype(np.float64)
+        sample = {"none": base, "in-domain": np.append(unlabelled, drawn)}.get(background, unlabelled)
+        rows = self.train[sample].astype(np.float64)
         mean = rows.mean(axis=0)
         _, directions = np.linalg.eigh((rows - mean).T @ (rows - mean))
         return mean, directions[:, ::-1][:, : self.dims]
@@ -79,7 +79,7 @@ class NaiveProtocol:
         novel = np.isin(self.test_labels[tests], self.novel)
         found = []
         for _ in range(iterations + 1):
-            # What rounding makes of scores that are alike must not decide: sums in another order differ in the last digits.
+            # Scores that differ by rounding only count as ties: sums in another order differ in the last digits.
             scores = V @ (L / L.sum(axis=0))
             own = scores[np.arange(len(scores)), truth][:, None]
             ranks = (scores >= own * (1 - 1e-12)).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Small experiments for the tests: the sample's test points as training images, its seeds as test points."""
+"""Small experiments on the sample: its test points are training images, its seeds are test points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FUSION: dict[str, Any] = {"name": "fusion", "kind": "fusion", "of": ["logreg", "
 
 
 def splits() -> dict[str, list[int]]:
-    """Four base and four novel classes in each group; what is left is out of domain."""
+    """Four base and four novel classes in each group; the other classes are out of domain."""
     novel = [int(line) for line in (SAMPLE / "novel.txt").read_text().split()]
     labels = np.load(SAMPLE / "test_labels.npy")
     base = [int(label) for label in np.unique(labels) if label not in novel]
@@ -37,7 +37,7 @@ def splits() -> dict[str, list[int]]:
 
 
 def small_config(**changes: Any) -> dict[str, Any]:
-    """A grid of every background; keys may be replaced."""
+    """A config with every kind of background; `changes` replace keys."""
     config: dict[str, Any] = {
         "name": "small",
         "n": [1, 3],
@@ -62,8 +62,8 @@ def small_config(**changes: Any) -> dict[str, Any]:
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> Path:
-    """A config as a file, beside the split that it speaks of."""
-    # Not written again, as it would count as another file then.
+    """Writes a config and the split file that it refers to."""
+    # Rewriting the split would change its modification time, and so count as other data.
     if not (folder / "split.json").exists():
         (folder / "split.json").write_text(json.dumps(splits()))
     path = folder / "config.toml"
@@ -72,7 +72,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def toml(value: Any) -> str:
-    """A value as TOML; tables in one line are JSON but for the equals sign."""
+    """A value as TOML, with inline tables."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -85,7 +85,7 @@ def run(folder: Path, config: dict[str, Any], store: str = "store", progress: Pr
 
 
 def interrupted_after(cells: int) -> Callable[[str, int, str], Any]:
-    """A progress bar whose user presses Ctrl-C when so many cells are done."""
+    """A progress bar that raises KeyboardInterrupt after so many cells."""
 
     @contextmanager
     def bar(what: str, total: int, unit: str) -> Iterator[Advance]:

@@ -1,4 +1,4 @@
-"""Small stores and inputs for the tests, and what several tests ask of a store."""
+"""Small stores and inputs for tests, and checks that several tests share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mmdiff.runtime.progress import Advance
 
 SMALL_CHUNKS = 8192
 
-# Where syncing a file costs nothing; None leaves the choice to tempfile.
+# A folder in memory, where fsync costs nothing; None uses the default of tempfile.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 dtypes = st.sampled_from(arrays.DTYPES)
@@ -39,7 +39,7 @@ chunk_sizes = st.sampled_from([1, 4096, SMALL_CHUNKS, 20_000, 1 << 20])
 
 @contextmanager
 def chunks_of(size: int) -> Iterator[None]:
-    """Makes chunks small, so that small arrays have several; works under hypothesis too, where a fixture would not."""
+    """Makes chunks small, so that small arrays have several. A context manager works under hypothesis, unlike a fixture."""
     before, arrays.CHUNK_BYTES = arrays.CHUNK_BYTES, size
     try:
         yield
@@ -48,7 +48,7 @@ def chunks_of(size: int) -> Iterator[None]:
 
 
 def values_for(shape: tuple[int, ...], dtype: str, seed: int = 0) -> NDArray[Any]:
-    """An array in which no two chunks are alike."""
+    """Random values, so that no two chunks are equal."""
     numbers = np.random.default_rng(seed).integers(0, 120, shape)
     return np.asarray(numbers, dtype)
 
@@ -65,7 +65,7 @@ def publish(
     facts: Json | None = None,
     run: Json | None = None,
 ) -> Artifact:
-    """Publishes arrays as they are, whatever they say."""
+    """Publishes arrays without checking them."""
     of = of or recipe()
     with Publication(path, [name], "a test") as publication:
         draft = publication.draft(name, of)
@@ -78,7 +78,7 @@ def publish(
 
 @dataclass(frozen=True)
 class Inputs:
-    """Files of a user: embeddings, labels, class names and ids."""
+    """A user's files: embeddings, labels, class names and ids."""
 
     folder: Path
 
@@ -115,7 +115,7 @@ def full_seeds(inputs: Inputs, **more: Any) -> Request:
 
 @contextmanager
 def interrupted_after_first_chunk(what: str, total: int, unit: str) -> Iterator[Advance]:
-    """A progress bar whose user presses Ctrl-C when it first moves."""
+    """A progress bar that sends SIGINT when it first advances."""
     del total, unit
 
     def advance(count: int) -> None:
@@ -130,7 +130,7 @@ def problems(store: Store) -> list[Problem]:
 
 
 def tree(path: Path, with_runs: bool = True) -> dict[str, bytes | str]:
-    """Everything under a folder, to be compared: files by their bytes, links by their target."""
+    """All entries of a folder for comparison: files by content, links by target."""
     found: dict[str, bytes | str] = {}
     for entry in sorted(path.rglob("*")):
         key = str(entry.relative_to(path))
@@ -144,7 +144,7 @@ def tree(path: Path, with_runs: bool = True) -> dict[str, bytes | str]:
 
 
 def chunk_inodes(path: Path) -> set[tuple[int, int]]:
-    """Which finished chunk files there are, and when each was written; not those of scratch arrays, which go in the end."""
+    """Inode and modification time of all finished chunk files, without those of scratch arrays."""
     chunks = [file for file in path.rglob("c.*") if file.suffix != ".part" and not file.parent.name.startswith("pass")]
     stats = [file.stat() for file in chunks]
     return {(status.st_ino, status.st_mtime_ns) for status in stats}
