@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from mmdiff.formats.errors import Call, MmdiffError, Parameter, Placeholder
+from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder
 
 INTERRUPTED = 130
 

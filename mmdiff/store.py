@@ -73,17 +73,20 @@ def open_store(
     elif create and not Path(store).exists():
         files = Files(Path(store))
     else:
-        files = _existing(Path(store), create)
+        files = _existing(Path(store), create, from_python=command is None)
     return Store(files, memory=parse_bytes(memory), progress=shown, dask=dask, command=command)
 
 
-def _existing(path: Path, create: bool) -> Files:
+def _existing(path: Path, create: bool, from_python: bool) -> Files:
     try:
         return Files.open(path)
     except Missing:
         if create:
             return Files(path)
-        raise
+        if not from_python:
+            raise
+        message = f"{path}: no store here. Create it with mmdiff.open(..., create=True), or name another folder."
+        raise Missing(message) from None
 
 
 def _cache_of(url: str) -> Path:

@@ -264,11 +264,12 @@ class StoreReader:
         """Checks the software, the machine and the disk of the store: what a bug report should say. Takes seconds.
 
         Returns:
-            A dict with `verdict` ("ok", "worth knowing" or "problem") and `checks`, each with its facts and advice.
+            A dict with `verdict` ("ok", "worth knowing" or "problem") and the groups "software", "extras", "machine" and
+            "store" of checks, each with its facts, verdict and advice.
 
         >>> import mmdiff, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     "checks" in mmdiff.open(folder + "/store", create=True).doctor()
+        ...     "python" in mmdiff.open(folder + "/store", create=True).doctor()["software"]
         True
         """
         from mmdiff.doctor.stage import as_document, examine

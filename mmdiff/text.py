@@ -62,8 +62,8 @@ def printable(value: object) -> str:
     Args:
         value: class name, id or path, as the user gave it.
 
-    >>> print(printable("a\\tb" + chr(27) + "[31m"))
-    a\\tb\\x1b[31m
+    >>> printable("bell" + chr(7)) == "bell" + chr(92) + "x07"
+    True
     """
     return "".join(
         character.encode("unicode_escape").decode()

@@ -102,7 +102,13 @@ FLAG = Domain(lambda raw: raw if isinstance(raw, bool) else None, "true or false
 
 @dataclass(frozen=True)
 class DiffusionOptions:
-    """The options of a diffusion, each checked by itself when an instance is made. Numbers take the type of their option."""
+    """The options of a diffusion, each checked by itself when an instance is made. Numbers take the type of their option.
+
+    >>> DiffusionOptions(eta="sinkhorn", iterations=3).iterations
+    3
+    >>> [option.name for option in DiffusionOptions.declared().values() if option.choices]
+    ['eta', 'normalize_graph', 'dtype', 'keep_scores']
+    """
 
     iterations: int = option(
         5,
@@ -155,6 +161,15 @@ class DiffusionOptions:
     def __post_init__(self) -> None:
         for name in declared_options():
             object.__setattr__(self, name, checked(name, getattr(self, name)))
+
+    @staticmethod
+    def declared() -> dict[str, Option]:
+        """All options by name, in the order of their declaration, with type, default, choices and documentation.
+
+        >>> DiffusionOptions.declared()["alpha"].doc
+        'Share of W S in each update; the rest is Y (Zhou et al.).'
+        """
+        return declared_options()
 
     @property
     def kept_iterations(self) -> list[int]:

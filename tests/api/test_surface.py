@@ -53,7 +53,7 @@ def test_names_are_imported_when_they_are_used() -> None:
     script = (
         "import sys, mmdiff; assert 'numpy' not in sys.modules; print(mmdiff.Graph.__name__, mmdiff.errors.Missing.__name__)"
     )
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "Graph \n"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "Graph Missing\n"
     with pytest.raises(AttributeError, match="no attribute 'Grpah'"):
         _ = mmdiff.Grpah
 

@@ -134,7 +134,7 @@ def test_without_a_terminal_long_work_prints_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter(range(0, 10_000, 5))
-    monkeypatch.setattr(bars.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     with bars.show_progress("searching", 1000, "rows") as advance:
         for _ in range(100):
             advance(10)
