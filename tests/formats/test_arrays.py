@@ -1,4 +1,4 @@
-"""Whatever the shape, dtype and chunk size: what was written is read back, by us as one map and by stock zarr."""
+"""Arrays of any shape, dtype and chunk size are read back as written: by mmdiff as one map, and by stock zarr."""
 
 from __future__ import annotations
 

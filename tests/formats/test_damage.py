@@ -1,4 +1,4 @@
-"""Damage is found: by opening, as far as that can know without reading everything, and always by `verify`."""
+"""Damage is found: by opening, where that does not take reading everything, and always by `verify`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def flip(path: Path, byte: int, bit: int) -> None:
 
 
 def found_at(store: Store, array: str, chunk: str | None = None) -> None:
-    """`verify` names the array, and the chunk."""
+    """`verify` names the array and the chunk."""
     found = problems(store)
     assert (SEEDS, array) in {(problem.artifact, problem.array) for problem in found}
     assert chunk is None or chunk in {problem.chunk for problem in found}
@@ -160,7 +160,7 @@ def zeroed(chunk: Path) -> None:
 
 
 def punched(chunk: Path) -> None:
-    """As a file system leaves it that lost the data and kept the size."""
+    """A file system may lose the data of a file and keep its size."""
     content = chunk.read_bytes()
     chunk.write_bytes(bytes(4096) + content[4096:])
 
@@ -275,7 +275,7 @@ def test_strangers_among_the_names_are_reported_and_stop_nothing(store: Store) -
 
 
 def forge(store: Store, change: Callable[[dict[str, Any]], None]) -> None:
-    """Rewrites the manifest of the seeds, and renames the object so that the digest is right again: no accident does that."""
+    """Rewrites the manifest of the seeds, and renames the object to match the new digest, which no accident does."""
     artifact = store.open_artifact(SEEDS)
     document = json.loads((artifact.folder / "zarr.json").read_bytes())
     change(document["attributes"]["mmdiff"])
@@ -365,7 +365,7 @@ def test_store_that_lost_its_own_metadata_is_damaged_and_not_absent(store: Store
 
 
 def crafted(folder: Path, **arrays: NDArray[Any]) -> list[tuple[str | None, str]]:
-    """What verify says to an artifact whose files are right and whose content is not."""
+    """The problems that verify reports for an artifact with intact files and wrong content."""
     vectors = np.ones((3, 2), np.float32)
     publish(folder / "store", SEEDS, {"vectors": vectors} | arrays, recipe())
     return [(problem.array, problem.what) for problem in problems(Store.open(folder / "store"))]

@@ -1,4 +1,4 @@
-"""What goes past the page cache comes back as it was, whatever its size and wherever it lies in memory."""
+"""Data written by direct I/O is read back unchanged, for any size and alignment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gc` removes what no name leads to, and nothing else; not while anybody writes, and from under no reader."""
+"""`gc` removes objects without a name and nothing else, never during a write, and readers keep their maps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def used(store: Store, inputs: Inputs) -> Store:
 
 
 def within(folders: list[Path], root: Path, found: dict[str, Any]) -> set[str]:
-    """What of a tree lies in some folders, or is one of them."""
+    """The entries of a tree that are in some folders, or are one of them."""
     return {key for key in found if any((root / key).is_relative_to(folder) for folder in folders)}
 
 
@@ -103,7 +103,7 @@ def test_what_is_not_ours_stays(used: Store) -> None:
 
 
 def test_name_that_leads_astray_stops_the_collection_before_it_begins(used: Store) -> None:
-    """What that name was for may be among the objects that no name leads to."""
+    """The object of that name may be one of those without a name."""
     (used.path / "descriptors" / "seeds").unlink()
     (used.path / "descriptors" / "seeds").symlink_to("../elsewhere")
     before = tree(used.path)

@@ -70,7 +70,7 @@ def golden_nodes() -> NDArray[np.float64]:
 
 
 def nearest(queries: NDArray[Any], nodes: NDArray[np.float64]) -> NDArray[np.int64]:
-    """By similarity, falling, then by number."""
+    """The k nearest nodes by decreasing similarity, then by number."""
     scores = (queries.astype(np.float64) @ nodes.T).astype(np.float32)
     return np.argsort(-scores, axis=1, kind="stable")[:, :K]
 

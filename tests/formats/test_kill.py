@@ -1,4 +1,4 @@
-"""Whatever an import is doing when it is killed: nothing half-made can be found, and the same command continues from there."""
+"""An import killed at any step leaves nothing incomplete under a name, and the same command continues it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.support.stores import (
 
 
 def kill_at_every_step(scenario: str, moment: str, folder: Path, every: int = 1) -> dict[str, int]:
-    """How often the run was killed, by system call; see `killing.py` for what is asserted after each.
+    """The number of kills by system call; `killing.py` asserts the state of the store after each.
 
-    Runs that take long are killed at every so many steps only: `python -m tests.support.killing` with 1 takes minutes for each.
+    Long runs are killed at one step in `every`: killing them at each step takes minutes.
     """
     command = [sys.executable, "-m", "tests.support.killing", scenario, moment, str(folder), str(every)]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

@@ -1,6 +1,6 @@
 """An array of 6 GB over many chunk files is one ndarray, for less than 100 MB of memory.
 
-The chunk files are links to a few real ones: the map neither knows nor cares, and the disk of whoever runs the tests is spared.
+The chunk files are hard links to a few real ones, which makes no difference to the map and saves disk space.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An array is one address range over all of its chunk files: no copy, valid as long as somebody has it, and no longer."""
+"""An array is one address range over all of its chunk files: without a copy, and mapped exactly as long as it is in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.stores import SMALL_CHUNKS, chunks_of, publish, values_for
 
 
 def mapped_files(array: NDArray[Any]) -> list[str]:
-    """The files that the kernel has mapped where the array lies, in order; fails if there is anything else in between."""
+    """The files mapped at the addresses of the array, in order; fails if there is anything else in between."""
     start, stop = array.ctypes.data, array.ctypes.data + array.nbytes
     files = []
     for line in Path("/proc/self/maps").read_text().splitlines():

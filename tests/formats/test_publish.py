@@ -36,7 +36,7 @@ from tests.support.stores import (
     values_for,
 )
 
-# From Python 3.12 on: the children here do little, and do not wait for threads of the test runner.
+# Python 3.12 warns of forks with threads; the children here do not use the threads of the test runner.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
@@ -48,7 +48,7 @@ def small_chunks() -> Iterator[None]:
 
 @contextmanager
 def child(work: Callable[[], None]) -> Iterator[int]:
-    """Another process, which has done some work and stays as it is until it is killed."""
+    """A child process that does some work, then waits until it is killed."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -69,7 +69,7 @@ def child(work: Callable[[], None]) -> Iterator[int]:
 
 
 def hold(path: Path, name: str) -> Callable[[], None]:
-    """Begins to publish, and does not end."""
+    """Starts to publish and does not finish."""
 
     def work() -> None:
         publication = Publication(path, [name], "mmdiff import x.npy").__enter__()
@@ -152,7 +152,7 @@ def test_many_first_writers_of_a_new_store_all_come_through(quick_folder: Path) 
 def test_failure_of_one_first_writer_does_not_pull_the_store_from_under_another(quick_folder: Path) -> None:
     path = quick_folder / "store"
     with Publication(path, ["models/x"], "first"):
-        # It publishes nothing. The second one has the store by now, and is about to make its work folder.
+        # The first run publishes nothing. The second has opened the store, and is about to make its work folder.
         second = seam.lock_folder(path, exclusive=False)
     assert second is not None
     assert os.fstat(second).st_ino == path.stat().st_ino
@@ -216,7 +216,7 @@ def test_bad_input_does_not_make_a_store(quick_folder: Path, inputs: Inputs, wha
 def test_bad_row_found_late_leaves_no_trace_of_the_pca_that_was_published_first(
     store: Store, inputs: Inputs, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a large source the PCA sees a sample only, so that a bad row may be found when models/pca is already an object."""
+    """The PCA of a large source reads a sample, so a bad row may be found after models/pca was made."""
     monkeypatch.setattr("mmdiff.importing.space.SAMPLE_ROWS", 256)
     monkeypatch.setattr("mmdiff.importing.space._RUN_ROWS", 1)
     rows = np.load(inputs.folder / "others.npy")

@@ -1,4 +1,4 @@
-"""Stores on S3 and elsewhere: what comes here is byte for byte what was published there, or does not come at all."""
+"""Remote stores: a fetched artifact has the bytes that were published, or is not published at all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, quick_folder: Path) -> Iterator[None]:
-    """No pauses, no cache in the home of whoever runs the tests, nothing left in memory."""
+    """No pauses, no cache in the home folder, and nothing left in memory."""
     monkeypatch.setattr(fetching, "PAUSE_SECONDS", 0)
     monkeypatch.setenv("MMDIFF_CACHE", str(quick_folder / "cache"))
     yield
@@ -96,7 +96,7 @@ def flipped(data: bytes) -> bytes:
 
 
 def refused(outcome: Result, code: int, *parts: str) -> None:
-    """An error is one line that says all of these things."""
+    """Asserts that an error is one line with all of these texts."""
     assert outcome.exit_code == code, outcome.output
     assert outcome.stderr.startswith("mmdiff: ")
     assert outcome.stderr.count("\n") == 1
@@ -236,7 +236,7 @@ def test_an_interrupted_fetch_continues_without_asking_again_for_what_has_come(
     outcome = run("fetch", url, "--store", here, "--json")
     assert tree(here) == tree(store.path)
     came = [chunk for chunk in requests.chunks if SEEDS in chunk]
-    # The chunk that was on its way when the user pressed Ctrl-C may have been dropped.
+    # The chunk that was being downloaded at Ctrl-C may have been dropped.
     assert len(set(before) & set(came)) <= 1
     assert len(came) < chunks(store, SEEDS)
     assert json.loads(outcome.stdout)["artifacts"][1]["downloaded"] < store.open_artifact(SEEDS).manifest.bytes_on_disk

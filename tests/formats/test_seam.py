@@ -1,4 +1,4 @@
-"""The order in which things reach the disk: nothing gets its name before it is there, so a power cut is like a kill."""
+"""The order of writes: nothing gets its name before it is on disk, so that a power cut is no worse than a kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.stores import SMALL_CHUNKS, Inputs, chunks_of, full_seeds
 
 
 class Disk:
-    """What a power cut could take away: files written to, and folders whose entries changed, since they were last synced."""
+    """Unsynced changes, which a power cut could undo: written files, and folders with changed entries."""
 
     def __init__(self) -> None:
         self.unsynced: dict[int, str] = {}
@@ -33,7 +33,7 @@ class Disk:
         self.unsynced.pop(os.fstat(descriptor).st_ino, None)
 
     def expect_synced(self, path: Path) -> None:
-        """A file, or a folder and all in it, must be on the disk now."""
+        """Asserts that a file, or a folder with everything in it, is on disk."""
         for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
             assert each.stat().st_ino not in self.unsynced, f"{each} is not on the disk yet, but {path} gets its name"
 
@@ -72,7 +72,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
         if not source.is_symlink():
             disk.expect_synced(source)
         elif source.name == "link":
-            # A name is about to change hands: whatever it leads to must be on the disk, and the way there too.
+            # A name is about to be replaced: its target, and the path to it, must be on disk.
             aim = target.parent / source.readlink()
             disk.expect_synced(aim)
             for folder in (aim.resolve().parent, aim.resolve().parent.parent):
@@ -159,7 +159,7 @@ def test_lock_is_taken_by_one_and_ends_with_its_descriptor(tmp_path: Path) -> No
 def test_lock_removed_by_its_last_holder_is_not_held_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str
 ) -> None:
-    """Between our open and our lock, the last holder removes the file: a lock on that would exclude nobody."""
+    """The last holder removes the file between open and lock: a lock on it would not exclude others."""
     path = tmp_path / "work" / "lock"
     (tmp_path / "work").mkdir()
     opened, tries = os.open, []

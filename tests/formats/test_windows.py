@@ -1,4 +1,4 @@
-"""What is read past the page cache is what the map has, under the same indices; and so is all that is computed from it."""
+"""Windows read by direct I/O have the values of the map at the same indices, and results computed from them are the same."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ places = st.integers(0, 20_000)
 
 @pytest.fixture(autouse=True, scope="module")
 def direct(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whether files can be read past the cache at all; tests/test_direct.py shows what happens where they cannot."""
+    """Whether the file system supports direct I/O; test_direct.py covers those that do not."""
     file = tmp_path_factory.mktemp("direct") / "file"
     file.write_bytes(bytes(PAGE_BYTES))
     with file.open("rb") as opened, direct_io(opened.fileno()) as possible:
@@ -56,7 +56,7 @@ def direct(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def an_array(folder: Path, length: int, dtype: str) -> ArrayWriter:
-    """Of several chunks, each its own place."""
+    """An array of several chunks, in which every entry is its own index."""
     writer = ArrayWriter(folder / "array", ArraySpec.fit((length,), dtype, ROWS_PER_CHUNK))
     writer.fill((np.arange(length) % 30_000).astype(dtype))
     return writer
@@ -95,7 +95,7 @@ def test_a_window_that_cannot_be_had_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["opened", "read"])
 def test_a_file_system_that_has_no_windows(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some say so when a file is opened, some only when it is read."""
+    """Some file systems refuse direct I/O on open, some only on read."""
     opened = windows_on(an_array(tmp_path, 20_000, "uint32").mapped())
     assert opened is not None
 
@@ -200,7 +200,7 @@ def sums(stream: Stream) -> NDArray[Any]:
 def test_with_direct_io_everything_is_the_same_to_the_last_bit(
     graph: CsrGraph, compute: Callable[[Stream], NDArray[Any]], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where windows are too small for some blocks, which then come from the map."""
+    """Blocks that are too large for a window are read through the map."""
     monkeypatch.setattr(streaming, "_WINDOW_EDGES", most)
     monkeypatch.setattr(streaming, "_ENOUGH", 0)
     monkeypatch.setattr(streaming, "_LARGE_EDGES", 500)
@@ -225,7 +225,7 @@ def test_nothing_is_left_in_the_page_cache(tmp_path: Path) -> None:
     with Stream(own, past_cache=True) as stream:
         for _ in stream.each(lambda block: int(block.graph.indices[block.graph.indptr[block.rows[0]]])):
             pass
-    # Where a chunk ends, its checksum is read in the usual way.
+    # The checksum at the end of a chunk is read by buffered I/O.
     assert resident(own.indices).mean() < 0.1
 
 

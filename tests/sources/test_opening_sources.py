@@ -1,4 +1,4 @@
-"""`open_source`: endings, patterns, several files as one, clip-retrieval folders, and what it says when it cannot."""
+"""`open_source`: endings, patterns, several files as one, clip-retrieval folders, and its messages."""
 
 from __future__ import annotations
 

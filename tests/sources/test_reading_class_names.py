@@ -1,4 +1,4 @@
-"""Class names: one name for each number, one number for each name, from three kinds of file."""
+"""Class names: one name for each number, one number for each name, from three formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels and ids: the same values are read from every kind of file, and what is ambiguous is refused."""
+"""Labels and ids: the same values are read from every format, and ambiguous ones are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmdiff.formats.storage.strings import Strings
 
 
 def values(column: Column) -> list[Any]:
-    """As Python objects, nested if there are several per row."""
+    """The values as Python objects, nested if there are several per row."""
     flat: list[Any] = list(column.values) if isinstance(column.values, Strings) else column.values.tolist()
     assert len(flat) == len(column) * column.per_row
     if column.per_row == 1:

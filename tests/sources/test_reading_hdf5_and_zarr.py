@@ -1,4 +1,4 @@
-"""Arrays inside HDF5 files and zarr folders: found by name or because there is only one, never unpickled."""
+"""Arrays inside HDF5 files and zarr folders: chosen by name, or as the only one; never unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`.npy` files: what is read is what numpy reads, and what is damaged is refused with numbers."""
+"""`.npy` files: rows are those that numpy reads, and damaged files are refused with numbers."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_file_cut_short_during_the_run_is_noticed(tmp_path: Path) -> None:
 def test_a_file_that_ends_within_a_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", matrix(100, 4))
     source = NpySource(tmp_path / "x.npy")
-    # One byte at a time, then the end: short reads are continued, and the end is not mistaken for data.
+    # One byte at a time, then the end: short reads are continued, and the end is not read as data.
     real, left = os.preadv, [700]
 
     def meagre(fd: int, buffers: list[memoryview], offset: int) -> int:

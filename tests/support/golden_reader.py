@@ -1,4 +1,4 @@
-"""A reader of mmdiff stores that knows numpy and JSON only; it follows docs/formats.md and nothing else."""
+"""A reader of mmdiff stores with numpy and JSON only, written from docs/formats.md alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def manifest(store: Path, name: str) -> dict[str, Any]:
 
 
 def array(store: Path, name: str, array_name: str) -> NDArray[Any]:
-    """All chunks of an array, each checked against the checksum behind it and the one in the manifest."""
+    """All chunks of an array, each checked against the checksum after it and the one in the manifest."""
     entry = manifest(store, name)["arrays"][array_name]
     planes = entry["shape"][0] if len(entry["shape"]) == 3 else 1
     shape, rows = entry["shape"][len(entry["shape"]) == 3 :], entry["rows_per_chunk"]

@@ -1,7 +1,7 @@
-"""Kills a stage (an import, building a graph, a diffusion) at every step that changes the disk, and looks at what is left.
+"""Kills a stage (an import, building a graph, a diffusion) at every step that changes the disk, and checks the store.
 
-`python -m tests.support.killing SCENARIO MOMENT DIR [EVERY]`, in an interpreter of its own with BLAS on one thread, since that
-makes forking safe. Prints the number of kills by system call.
+`python -m tests.support.killing SCENARIO MOMENT DIR [EVERY]`, in an interpreter of its own with BLAS on one thread, which makes
+forking safe. Prints the number of kills by system call.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ CHANGES = [
 
 
 class Killer:
-    """Counts the calls that change the disk, and ends the process at one of them.
+    """Counts the calls that change the disk, and kills the process at one of them.
 
-    `before`: nothing of the call has happened; `after`: all of it has; `torn`: half of what was to be written is in the file.
+    `before`: nothing of the call has happened; `after`: all of it has; `torn`: half of the bytes were written.
     """
 
     def __init__(self, moment: str, at: int, told: int) -> None:
@@ -91,7 +91,7 @@ raw_write = os.write
 
 def perform(store: Path, request: Any) -> None:
     if isinstance(request, GraphRequest):
-        # Blocks and ranges of rows that a small graph has several of.
+        # Small blocks and ranges of rows, so that a small graph has several.
         with pieces_of(500, 2000):
             import_graph(store, request)
     elif isinstance(request, BuildRequest):
@@ -106,7 +106,7 @@ def perform(store: Path, request: Any) -> None:
 
 
 def run(store: Path, request: Any, killer: Callable[[int], Killer] | None = None) -> str | None:
-    """Imports in a child process; returns the call at which it was killed, None when it came to its end."""
+    """Runs the stage in a child process; returns the call at which it was killed, None if it finished."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -132,7 +132,7 @@ def run(store: Path, request: Any, killer: Callable[[int], Killer] | None = None
 
 
 def look(store: Path, allowed: dict[str, set[str]]) -> None:
-    """Every name that can be found leads to an artifact that is whole, and is either the old one or the new one."""
+    """Asserts that every name refers to an intact artifact, the old one or the new one."""
     try:
         opened = Store.open(store)
     except Missing:
@@ -145,7 +145,7 @@ def look(store: Path, allowed: dict[str, set[str]]) -> None:
 
 def main(scenario: str, moment: str, folder: Path, every: int) -> None:
     inputs = make_inputs(folder / "inputs")
-    # Hundreds of children: what the parent has looked up and compiled, they need not.
+    # There are hundreds of children: imports and compilation in the parent save them the time.
     setattr(runs, "version", functools.cache(metadata.version))  # noqa: B010
     seeds = full_seeds(inputs, no_background=True, keep_raw=True)
     np.save(folder / "lists.npy", some_lists(400, 10).neighbors.astype(np.int64).astype(np.int32))
@@ -160,7 +160,7 @@ def main(scenario: str, moment: str, folder: Path, every: int) -> None:
         "graph": ([], GraphRequest(folder / "lists.npy")),
         "logreg": ([*built_from, inputs.request("test")], LogregRequest(iterations=3, device="cpu")),
         "build": (built_from, BuildRequest(k=5, index="cells", recall=0.99)),
-        # Several batches, and states of S that are kept after each of their iterations.
+        # Several batches, with a checkpoint of S after each of their iterations.
         "diffuse": (spread_over, DiffuseRequest(iterations=3, cols_per_batch=3, predict_nodes=predictions)),
         "coupled": (spread_over, DiffuseRequest(iterations=2, cols_per_batch=3, eta="row", predict_nodes=predictions)),
     }

@@ -1,8 +1,8 @@
-"""Makes the golden store of the current schema versions, `tests/golden/store-1`. Run it only when a schema version is new:
+"""Makes the golden store of the current schema versions, `tests/golden/store-1`. Run it only for a new schema version:
 
-    .venv/bin/python tests/make_golden.py
+    .venv/bin/python -m tests.support.make_golden
 
-What is in it can be computed from `golden_rows`, so that its readers need nothing but this formula.
+Its content follows from the formula in `golden_rows`, so that tests can compute what they expect to read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ NODES = BACKGROUND_ROWS - len(BAD_ROWS) + SEED_ROWS
 
 
 def golden_rows(count: int, shift: int) -> NDArray[np.float32]:
-    """Rows of small whole numbers, none of them all zero."""
+    """Rows of small whole numbers; none is all zero."""
     i, j = np.mgrid[:count, :WIDTH]
     values: NDArray[np.float32] = ((i * i * 7 + j * 5 + i * j * 3 + shift) % 11 - 4 + (j == 0) * 9).astype(np.float32)
     return values
 
 
 def diffusion(folder: Path) -> DiffuseRequest:
-    """In two batches, with the best classes of the background."""
+    """A diffusion in two batches, with the top classes of the background."""
     return DiffuseRequest(iterations=DIFFUSION_ITERATIONS, cols_per_batch=2, predict_nodes=folder / "predictions.parquet")
 
 

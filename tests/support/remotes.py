@@ -1,4 +1,4 @@
-"""Stores that lie elsewhere, for the tests: on a local S3 server, in memory, and on file systems and servers that misbehave."""
+"""Remote stores for the tests: on a local S3 server, in memory, and on file systems and servers that fail."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from mmdiff.runtime.progress import Advance
 
-# What of `objects/` goes along: all that is in it, the metadata (as docs/remote.md says), or nothing.
+# The part of `objects/` that is copied: all of it, the metadata (as in docs/remote.md), or nothing.
 Objects = Literal["all", "metadata", "none"]
 
 
 def files_of(store: Path, objects: Objects = "metadata") -> Iterator[tuple[str, bytes]]:
-    """What `aws s3 sync` would copy of a store: it follows symlinks."""
+    """The files that `aws s3 sync` copies of a store: it follows symlinks."""
     for folder, _, files in os.walk(store, followlinks=True):
         for file in files:
             path = Path(folder, file)
@@ -39,7 +39,7 @@ def put(url: str, content: bytes) -> None:
 
 
 def upload(store: Path, url: str, objects: Objects = "metadata", **options: Any) -> str:
-    """Copies a store to a URL, which it returns; `options` are for the file system."""
+    """Copies a store to a URL and returns the URL; `options` are for the file system."""
     files, root = fsspec.url_to_fs(url, skip_instance_cache=True, **options)
     for file, content in files_of(store, objects):
         files.pipe_file(f"{root}/{file}", content)
@@ -48,7 +48,7 @@ def upload(store: Path, url: str, objects: Objects = "metadata", **options: Any)
 
 @contextmanager
 def interrupted_at_third_chunk(what: str, total: int, unit: str) -> Iterator[Advance]:
-    """A progress bar whose user presses Ctrl-C when it moves for the third time."""
+    """A progress bar that sends SIGINT when it moves for the third time."""
     del what, total, unit
     moves = itertools.count(1)
 
@@ -60,7 +60,7 @@ def interrupted_at_third_chunk(what: str, total: int, unit: str) -> Iterator[Adv
 
 
 class Requests(logging.Handler):
-    """The requests that the S3 server has answered, as it logs them."""
+    """The requests in the log of the S3 server."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -71,14 +71,14 @@ class Requests(logging.Handler):
 
     @property
     def chunks(self) -> list[str]:
-        """The chunks that were asked for."""
+        """The chunks that were requested."""
         gets = (line.partition("GET ")[2].partition(" ")[0] for line in self.lines)
         return [path for path in gets if path.rpartition("/")[2].startswith("c.")]
 
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """The endpoint of an S3 server of this process."""
+    """The endpoint of an S3 server in this process."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
@@ -97,7 +97,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def web_server(folder: Path) -> Iterator[str]:
-    """A folder as Python's own web server shows it: folders are listed, ranges are not known."""
+    """A folder served by Python's web server, which lists folders and ignores ranges."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -110,7 +110,7 @@ def web_server(folder: Path) -> Iterator[str]:
 
 
 class Flaky(MemoryFileSystem):  # type: ignore[misc]
-    """`flaky://`: `memory://` that spoils the first answers for each chunk, and need not list its folders."""
+    """`flaky://`: `memory://` that damages the first answers for each chunk, and may refuse to list folders."""
 
     protocol = "flaky"
     spoil: ClassVar[Any] = staticmethod(lambda data: data)
