@@ -1,9 +1,9 @@
-"""`make bench`: everything against its peers; `make bench-scale`: the large ones. Figures go to benchmarks/results.json.
+"""Runs the benchmarks: `make bench` compares with peers, `make bench-scale` measures large runs; both write results.json.
 
     python -m benchmarks [SECTION...] [--folder DIR]
 
-Sections take minutes to half an hour each; those of `make bench` need up to 20 GB of disk, those of `make bench-scale` up to
-50. With sections named, only theirs are measured and the others kept. Each says what it was measured on, and with what.
+A section takes minutes to half an hour. Those of `make bench` need up to 20 GB of disk, those of `make bench-scale` up to 50.
+Only the sections named are measured; the others keep their figures. Each section records machine and versions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "spmm": spmm.figures,
     "diffuse": diffuse.figures,
 }
-# These take the same graphs, which are made once.
+# Sections that share graphs, which are built once.
 _ON_GRAPHS, _GRAPHS = ("spmm", "diffuse"), "graphs"
 SCALE: dict[str, Callable[[Path], Json]] = {
     "F1M": scale.F1M,
@@ -44,8 +44,8 @@ SCALE: dict[str, Callable[[Path], Json]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     names = ", ".join([*SECTIONS, *SCALE])
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {names}; by default {', '.join(SECTIONS)}")
-    parser.add_argument("--folder", default=".", help="where the large files go for the time of the run")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"one of {names}; by default {', '.join(SECTIONS)}")
+    parser.add_argument("--folder", default=".", help="folder for large temporary files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-") as folder:
         for section in arguments.sections or SECTIONS:
@@ -53,12 +53,12 @@ def main() -> None:
             own.mkdir(exist_ok=True)
             clock = time.perf_counter()
             if section in SCALE:
-                _enter("scale", section, SCALE[section](own), clock)
+                _record("scale", section, SCALE[section](own), clock)
             else:
                 figures = SECTIONS[section](own)
                 _show(figures)
                 found = [{**asdict(figure), "ratio": figure.ratio} for figure in figures]
-                _enter("sections", section, {"figures": found}, clock)
+                _record("sections", section, {"figures": found}, clock)
             if section not in _ON_GRAPHS:
                 shutil.rmtree(own)
 
@@ -69,8 +69,8 @@ def _show(figures: list[Figure]) -> None:
         sys.stdout.write(f"{figure.what}: {ours}; {figure.peer}: {theirs}; {figure.ratio:.2f} times better\n")
 
 
-def _enter(part: str, section: str, found: Json, clock: float) -> None:
-    """Puts what was measured beside what is there."""
+def _record(part: str, section: str, found: Json, clock: float) -> None:
+    """Writes the figures of a section to results.json, beside those of other sections."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     taken = time.perf_counter() - clock
     results.setdefault(part, {})[section] = {**found, "machine": machine(), "taken": taken}

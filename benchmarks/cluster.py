@@ -1,4 +1,4 @@
-"""`--dask` with two workers on this machine, against one process: the same bytes, also where a worker is killed at its work."""
+"""Two Dask workers on this machine against one process: times, and byte-identical results, also if a worker is killed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _COMMANDS = {
     "build-graph": ["build-graph", "--memory", "4G"],
     "diffuse": ["diffuse", "--plain", "--iterations", "4", "--cols-per-batch", "32", "--memory", "4G"],
 }
-# Seconds of work after which a worker is killed.
+# Processor seconds after which a worker is killed.
 _WORKED = 10.0
 
 
 def figures(folder: Path, rows: int = ROWS) -> Json:
-    """Seconds of each command in one process, with two workers, and with one of them killed; all give the same objects."""
+    """Seconds of each command in one process, with two workers, and with one of them killed; fails if objects differ."""
     before = stores.imported(folder, rows)
     found: dict[str, Json] = {}
     for command, arguments in _COMMANDS.items():
@@ -49,14 +49,14 @@ def figures(folder: Path, rows: int = ROWS) -> Json:
 
 
 def _objects(store: Path) -> Json:
-    """The id of each artifact, which is a digest of its manifest with the checksums of all chunks."""
+    """The id of each artifact: a digest of its manifest, which contains the checksums of all chunks."""
     opened = Store.open(store)
     return {name: opened.open_artifact(name).id for name in opened.names()}
 
 
 @contextmanager
 def _workers(folder: Path, how: str) -> Iterator[list[str]]:
-    """None, or two workers and the option that leads to them."""
+    """Starts two workers unless `how` is one process; yields the options that connect to them."""
     if how == "one process":
         yield []
         return
@@ -68,17 +68,17 @@ def _workers(folder: Path, how: str) -> Iterator[list[str]]:
 
 @contextmanager
 def _killing(pids: Callable[[], set[int]]) -> Iterator[None]:
-    """Kills the first process that has worked for some time."""
+    """Kills the first process that has used enough processor time."""
     ended, killed = threading.Event(), list[int]()
     before = {pid: _worked(pid) for pid in pids()}
 
-    def look() -> None:
+    def watch_and_kill() -> None:
         while not killed and not ended.wait(0.05):
             for pid in [pid for pid in before if _worked(pid) - before[pid] > _WORKED][:1]:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=watch_and_kill)
     thread.start()
     try:
         yield
@@ -86,10 +86,10 @@ def _killing(pids: Callable[[], set[int]]) -> Iterator[None]:
         ended.set()
         thread.join()
     if not killed:
-        raise RuntimeError("no worker has worked long enough to be killed")
+        raise RuntimeError("no worker ran long enough to be killed")
 
 
 def _worked(pid: int) -> float:
-    """Seconds of the processor that a process has had."""
+    """Processor seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

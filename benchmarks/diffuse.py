@@ -1,6 +1,6 @@
-"""The diffusion end to end: against `--plain`, the loop that people write with scipy, scikit-learn's and GraphLearning's.
+"""Diffusion end to end against `--plain`, a loop in scipy, scikit-learn's LabelPropagation and GraphLearning.
 
-Also what a cold page cache costs, how often bfloat16 gives the same five best classes, and how near `mmdiff plan` comes.
+Also the cost of a cold page cache, the agreement of bfloat16 with float32, and the accuracy of `mmdiff plan`.
 """
 
 from __future__ import annotations
@@ -125,13 +125,13 @@ def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
 
 
 def diffuse(store: Path, *options: str) -> Watched:
-    """A run whose result is not there yet."""
+    """Runs `mmdiff diffuse` after removing earlier scores."""
     return large.diffuse(store, *options, iterations=T)[0]
 
 
 def _end_to_end(store: Path, rows: int) -> list[Figure]:
     what = f"diffuse, {rows / 1e6:g}M nodes, 500 classes, T = {T}"
-    # Once before, so that no kernel is compiled while it is timed.
+    # A first run compiles the kernels.
     diffuse(store), diffuse(store, "--plain")
     quick, plain = best_of(RUNS, lambda: diffuse(store)), best_of(RUNS, lambda: diffuse(store, "--plain"))
     scipy = best_of(2, lambda: watch([sys.executable, "-c", _SCIPY, store, str(T)]))
@@ -149,9 +149,9 @@ def _end_to_end(store: Path, rows: int) -> list[Figure]:
 
 
 def _cold(folder: Path, nodes: int) -> list[Figure]:
-    """W is never in the page cache, against all of it there. Memory has room for a quarter of W beside the columns.
+    """W never in the page cache against W always in it. Memory holds the columns and a quarter of W.
 
-    While the cold run goes on, what it has read is taken out of the page cache again, so that every iteration reads it anew.
+    During the cold run, pages are evicted as soon as they are read, so that every iteration reads W again.
     """
     store, _ = large.large_store(folder, nodes)
     size = sum(path.stat().st_size for path in (store / "graph" / "W" / "indices").glob("c.*"))
@@ -182,7 +182,7 @@ def _cold(folder: Path, nodes: int) -> list[Figure]:
 
 @contextmanager
 def _kept_cold(folder: Path) -> Iterator[None]:
-    """Takes a folder out of the page cache again and again; what is mapped at the moment stays."""
+    """Evicts a folder from the page cache repeatedly; pages that are mapped stay."""
     done = threading.Event()
 
     def evict_repeatedly() -> None:
@@ -199,12 +199,12 @@ def _kept_cold(folder: Path) -> Iterator[None]:
 
 
 def _iterations(run: Watched) -> float:
-    """Seconds of the iterations alone."""
+    """Seconds of the iterations without start-up."""
     return float(sum(step["seconds"] for step in json.loads(run.output)["steps"]))
 
 
 def _sklearn(store: Path) -> list[Figure]:
-    """scikit-learn's propagation loop, given the same graph: rows normalised, seeds set back, as many iterations."""
+    """scikit-learn's LabelPropagation on the same graph: normalised rows, reset seeds, the same number of iterations."""
     options = {"eta": "row", "reset_seeds": True}
     (ours, own), (theirs, other) = _fits(store, _SKLEARN, options)
     what = f"--eta row --reset-seeds, 200k nodes x 100 classes, T = {T}"
@@ -223,7 +223,7 @@ def _sklearn(store: Path) -> list[Figure]:
 
 
 def _graphlearning(store: Path) -> list[Figure]:
-    """GraphLearning's Poisson learning: another method, but its iteration is W S + B as well, with all classes in every row."""
+    """GraphLearning's Poisson learning: another method, but with the same kind of iteration, W S + B, over all classes."""
     (ours, own), (theirs, other) = _fits(store, _GRAPHLEARNING, {"alpha": 0.5, "eta": "none"})
     what = f"--alpha 0.5 --eta none, 200k nodes x 100 classes, T = {T}"
     return [
@@ -241,14 +241,14 @@ def _graphlearning(store: Path) -> list[Figure]:
 
 
 def _fits(store: Path, program: str, options: Json) -> list[tuple[Watched, float]]:
-    """Ours and theirs, each in a process of its own, and the seconds that they count themselves."""
+    """mmdiff and a peer, each in its own process, with the seconds that the process itself measures."""
     ours = best_of(RUNS, lambda: watch([sys.executable, "-c", _OURS, store, str(T), json.dumps(options)]))
     theirs = best_of(2, lambda: watch([sys.executable, "-c", program, store, str(T)]))
     return [(run, float(json.loads(run.output)["seconds"])) for run in (ours, theirs)]
 
 
 def _bfloat16(folder: Path) -> list[Figure]:
-    """The share of test points whose five best classes are those of float32."""
+    """The share of test points with the same five best classes as in float32."""
     store = stores.tiny(folder)
     if store is None:
         return []
@@ -268,7 +268,7 @@ def _five_best(store: Path, name: str) -> Sequence[Any]:
 
 
 def _plans(folder: Path, sizes: Sequence[int]) -> list[Figure]:
-    """What `mmdiff plan diffuse` says, against what was measured from outside."""
+    """Estimates of `mmdiff plan diffuse` against measurements from outside."""
     found = []
     for rows in sizes:
         store = stores.generated(folder, rows)

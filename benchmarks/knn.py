@@ -1,8 +1,8 @@
-"""The graph of the background against Faiss IVFFlat as the paper uses it, and against pynndescent where that is installed.
+"""The nearest-neighbour search against Faiss IVFFlat as in the paper, and against pynndescent if it is installed.
 
-Ours is the whole stage: cells, search, recall measured, everything on disk; of IVFFlat (4 sqrt(N) lists, nprobe 256) only the
-search is timed, on a sample of queries, and scaled to all rows; of pynndescent only what finds the neighbours. Memory is the
-most that each process holds of its own, from its start to its end.
+mmdiff is timed as a whole stage: cells, search, measured recall, results on disk. IVFFlat (4 sqrt(N) lists, nprobe 256) is
+timed for the search alone, on a sample of queries, scaled to all rows; pynndescent for finding neighbours alone. Memory is the
+peak of anonymous memory of each process from start to end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ for _ in range(2):
 print(json.dumps({"seconds": min(times) / len(queries) * len(vectors)}))
 """
 
-# The limits are the process's own: the clock ends it, and what it cannot allocate is an exception.
+# The process limits itself: an alarm ends it, and allocations beyond the limit raise MemoryError.
 _PYNNDESCENT = """
 import json, resource, signal, sys, time
 from pathlib import Path
@@ -75,7 +75,7 @@ _MOST_SECONDS, _MOST_BYTES = 900, 20 * 10**9
 
 
 def figures(folder: Path, rows: int) -> list[Figure]:
-    """On generated descriptors at two recalls, and on Tiny ImageNet where it lies beside the project."""
+    """Generated descriptors at two recalls, and Tiny ImageNet if it is there."""
     generate(folder / "generated.npy", rows)
     title = f"{rows / 1e6:g}M x 256 generated"
     found = _compare(folder, "generated.npy", title, (0.95, 0.98), "2G", 500)
@@ -87,7 +87,7 @@ def figures(folder: Path, rows: int) -> list[Figure]:
 
 
 def _compare(folder: Path, file: str, title: str, recalls: tuple[float, ...], memory: str, queries: int) -> list[Figure]:
-    """Ours at each recall beside IVFFlat; at the highest beside pynndescent, which aims at one of its own."""
+    """mmdiff at each recall against IVFFlat, and at the highest against pynndescent, which has its own target."""
     store = folder / f"{file}.store"
     subprocess.run([PROGRAM, "import", folder / file, "--role", "background", "--store", store], check=True, stdout=sys.stderr)
     ivfflat = watch([sys.executable, "-c", _IVFFLAT, store, str(queries)])
@@ -103,7 +103,7 @@ def _compare(folder: Path, file: str, title: str, recalls: tuple[float, ...], me
 
 
 def _both(key: str, what: str, ours: Watched, peer: str, seconds: float, megabytes: float | None) -> list[Figure]:
-    """Time, and memory where it is known."""
+    """Figures of time, and of memory if known."""
     found = [Figure(key, what, ours.seconds, peer, seconds, "s", more_is_better=False)]
     if megabytes is not None:
         found.append(Figure(f"{key}_memory", "memory for that", ours.megabytes, peer, megabytes, "MB", more_is_better=False))
@@ -111,13 +111,13 @@ def _both(key: str, what: str, ours: Watched, peer: str, seconds: float, megabyt
 
 
 def _pynndescent(store: Path) -> tuple[str, float, float | None]:
-    """What it is called in the table, its seconds and its megabytes; where it exceeds a limit, those until then."""
+    """The title for the table, seconds and megabytes; if a limit is exceeded, those up to that point."""
     limits = [str(_MOST_SECONDS), str(_MOST_BYTES)]
     start = time.perf_counter()
     try:
         run = watch([sys.executable, "-W", "ignore", "-c", _PYNNDESCENT, store, *limits])
     except RuntimeError:
-        # The alarm leaves no output, and what was seen of the memory is lost with it.
+        # After the alarm there is no output, and no figure for memory.
         if time.perf_counter() - start < _MOST_SECONDS:
             raise
         return f"pynndescent, stopped after {_MOST_SECONDS // 60} minutes", _MOST_SECONDS, None
@@ -127,7 +127,7 @@ def _pynndescent(store: Path) -> tuple[str, float, float | None]:
 
 
 def _build(store: Path, recall: float, memory: str) -> tuple[Watched, Any]:
-    """The whole stage, in a process of its own; once before, so that no kernel is compiled while it is timed."""
+    """The whole stage in its own process, the better of two runs; the first one compiles the kernels."""
     command: list[str | Path] = [
         PROGRAM,
         "build-graph",

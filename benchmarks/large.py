@@ -1,6 +1,6 @@
-"""A store with a graph of any size, made of generated lists, and the diffusion over it (paper: 100 million images).
+"""Stores with graphs of any size from generated lists, and the diffusion over them (the paper uses 100 million images).
 
-The graph is symmetrised as any other; seeds are the last nodes, test points have lists of neighbours like those of nodes.
+The lists are symmetrised as usual. Seeds are the last nodes; test points have the lists of random nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mmdiff.runtime.progress import silent
 
 CLASSES, SEEDS, TESTS, T = 507, 1014, 10_000, 5
 _DIMS = 8
-# Edges of W for each entry of a list.
+# Edges of W per list entry.
 _EDGES_PER_ENTRY = 1.8
 
 _SYMMETRISE = """
@@ -37,14 +37,14 @@ make_graph(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
 
 
 def large_store(folder: Path, nodes: int, k: int = 30) -> tuple[Path, Json]:
-    """A store with everything that `mmdiff diffuse` asks for, and what symmetrising took. Made once."""
+    """A store ready for `mmdiff diffuse`, and the cost of symmetrising. Reused if it exists."""
     lists, store, taken = folder / "lists.npy", folder / "store", folder / "symmetrise.json"
     if taken.exists():
         return store, json.loads(taken.read_text())
     folder.mkdir(exist_ok=True)
     needed, free = int(4 * k * nodes * (1 + _EDGES_PER_ENTRY)) + 12 * nodes, shutil.disk_usage(folder).free
     if free < needed:
-        raise RuntimeError(f"{folder}: {needed / 1e9:.0f} GB are needed, {free / 1e9:.0f} GB are free. Free the difference.")
+        raise RuntimeError(f"{folder}: {needed / 1e9:.0f} GB are needed, but {free / 1e9:.0f} GB are free. Free more space.")
     GeneratedLists(nodes, k).write(lists)
     draw = np.random.default_rng(0)
     for role, count, options in (("seeds", SEEDS, ["--no-background"]), ("test", TESTS, [])):
@@ -60,7 +60,7 @@ def large_store(folder: Path, nodes: int, k: int = 30) -> tuple[Path, Json]:
 
 
 def make_graph(lists: Path, store: Path, memory: int) -> None:
-    """graph/W of the lists, and knn/test: lists of nodes that are not theirs, as if test points lay beside these."""
+    """Publishes graph/W from lists, and knn/test with the lists of random nodes."""
     neighbors = np.load(lists, mmap_mode="r")
     nodes = len(neighbors)
     beside = neighbors[np.sort(np.random.default_rng(1).choice(nodes, TESTS, replace=False))]
@@ -77,7 +77,7 @@ def make_graph(lists: Path, store: Path, memory: int) -> None:
 
 
 def diffuse(store: Path, *options: str, iterations: int = T, machine_bytes: int | None = None) -> tuple[Watched, Json]:
-    """A run whose result is not there yet, and what it says of itself; on a machine of so much memory."""
+    """Runs `mmdiff diffuse` without earlier scores, on a machine limited to `machine_bytes`; returns its JSON output too."""
     shutil.rmtree(store / "scores", ignore_errors=True)
     subprocess.run([PROGRAM, "gc", "--store", store], check=True, stdout=subprocess.DEVNULL)
     command: list[str | Path] = [PROGRAM, "diffuse", "--iterations", str(iterations), "--store", store, "--json", *options]

@@ -1,12 +1,12 @@
-"""What limits the product over a graph: the cost of an edge, and of one whose row lies in the cache, near it, or far away.
+"""The cost of an edge in the product W L: with its row in the cache, near in memory, or far away.
 
-The product is taken of all rows, as a diffusion takes it, but its results are not kept, which works at every size. Then rows
-are taken from all over the graph, and their edges changed: all to the row itself, which leaves only the work; to rows of the
-same cell; or only those that lead farther away. From the last two and the shares of such edges, and from what the processor
-does to read W and to write S, follows the time of an iteration, which is compared with the one that was measured. These are
-averages of many times in turn, since an iteration lasts long enough to see the machine at its best and at its worst.
+First the product of all rows is timed, as in a diffusion but with results discarded, which works at every size. Then rows are
+sampled from the whole graph and their edges replaced: all by the row itself (arithmetic alone), only those to near rows, or
+only those to far rows. Together with the shares of such edges and the processor time for reading W and writing S, these give a
+model of the time of an iteration. Costs are averages of alternating runs, since an iteration is long enough to see the machine
+both fast and slow.
 
-    python -m benchmarks.limits STORE COLUMNS      seconds an edge, and shares, as JSON
+    python -m benchmarks.limits STORE COLUMNS      seconds per edge, and shares, as JSON
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _LEAST_SECONDS = 10
 
 
 def measure(store: Path, width: int) -> dict[str, float]:
-    """Seconds an edge of each kind, on all cores, the share of edges that are near, and seconds to sum the columns of S.
+    """Seconds per edge of each kind on all cores, the share of near edges, and seconds to sum the columns of S.
 
-    Also seconds that processors are busy for each byte of W that is read past the cache, and of S that is written.
+    Also processor seconds per byte of W read past the page cache, and per byte of S written.
     """
     graph = CsrGraph.open(store)
     source = page_aligned((graph.nodes, width), "uint16")
@@ -78,7 +78,7 @@ def measure(store: Path, width: int) -> dict[str, float]:
 
 
 def _busy_reading(graph: CsrGraph) -> float:
-    """Seconds of processors for a byte of W, read past the cache as a diffusion reads it."""
+    """Processor seconds per byte of W, read past the page cache as in a diffusion."""
     with Stream(graph, past_cache=True) as stream:
         clock = time.process_time()
         for _ in stream.each(lambda block: len(block.rows)):
@@ -87,31 +87,31 @@ def _busy_reading(graph: CsrGraph) -> float:
 
 
 def _busy_writing(folder: Path, source: NDArray[np.uint16]) -> float:
-    """Seconds of processors for a byte of S, written past the cache with its checksum."""
+    """Processor seconds per byte of S, written past the page cache with its checksum."""
     spec = ArraySpec.fit(source.shape, "uint16", rows_per_chunk((source.shape[0], source.shape[1]), "uint16"))
-    sheet, chunks = ArrayWriter(folder / "S", spec), range(min(spec.chunks, _WRITTEN))
+    spill, chunks = ArrayWriter(folder / "S", spec), range(min(spec.chunks, _WRITTEN))
     clock = time.process_time()
     for chunk in chunks:
-        sheet.write(chunk, source[slice(*spec.rows(chunk))], cached=False)
+        spill.write(chunk, source[slice(*spec.rows(chunk))], cached=False)
     return (time.process_time() - clock) / (len(chunks) * spec.chunk_bytes)
 
 
 def _edges(graph: CsrGraph, start: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-    """The row and the column of the edges of some rows."""
+    """The rows and columns of the edges of a range of rows."""
     ends = graph.indptr[start : start + _ROWS + 1]
     rows = np.repeat(np.arange(start, start + _ROWS), np.diff(ends))
     return rows, np.array(graph.indices[ends[0] : ends[-1]])
 
 
 def _graph(columns: NDArray[np.uint32]) -> CsrGraph:
-    """Edges as rows with 50 of them each."""
+    """A graph of these edges, 50 per row."""
     indptr = np.append(np.arange(0, len(columns), 50), len(columns)).astype(np.int64)
     return CsrGraph(indptr, columns, np.ones(len(indptr) - 1, np.float32))
 
 
 def _product_seconds(graph: CsrGraph, source: NDArray[np.uint16]) -> float:
-    """The product of all rows, W as it comes from where it lies: the page cache, or the disk where it is larger than that."""
-    seed_update, own = _no_pull(source), threading.local()
+    """Seconds for the product of all rows, with W from the page cache, or from the disk if it is larger."""
+    seed_update, own = _no_seeds(source), threading.local()
 
     def work(block: Block) -> int:
         if len(getattr(own, "out", ())) < len(block.rows):
@@ -122,13 +122,13 @@ def _product_seconds(graph: CsrGraph, source: NDArray[np.uint16]) -> float:
         return _best(lambda: sum(stream.each(work)))
 
 
-def _no_pull(source: NDArray[np.uint16]) -> SeedUpdate:
+def _no_seeds(source: NDArray[np.uint16]) -> SeedUpdate:
     return SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1]))
 
 
 def _seconds(graphs: list[CsrGraph], source: NDArray[np.uint16]) -> float:
-    """The product of graphs of some rows each, on all cores."""
-    seed_update, own = _no_pull(source), threading.local()
+    """Seconds for the products of several graphs on all cores."""
+    seed_update, own = _no_seeds(source), threading.local()
     most = max(len(graph.indptr) for graph in graphs)
 
     def run(graph: CsrGraph) -> None:
@@ -144,7 +144,7 @@ def _seconds(graphs: list[CsrGraph], source: NDArray[np.uint16]) -> float:
 
 
 def _best(work: Callable[[], Any]) -> float:
-    """Seconds of the quickest of several times, which take long enough together to outlast what disturbs them."""
+    """Seconds of the fastest of several runs, at least `RUNS` and `_LEAST_SECONDS` in total, to outlast disturbances."""
     times: list[float] = []
     while len(times) < RUNS or sum(times) < _LEAST_SECONDS:
         clock = time.perf_counter()

@@ -1,9 +1,10 @@
-"""Lists of neighbours as real graphs have them in cell order, for sizes whose descriptors would not fit the disk.
+"""Generates neighbour lists with the statistics of real ones in cell order, for sizes whose descriptors would not fit the disk.
 
-Measured on the graphs of generated descriptors and of Tiny ImageNet (k = 30): about half of the neighbours are within a few
-hundred rows, evenly spread, as cells have that size; the others are anywhere, more of them farther away. In-degrees have a mean
-of 30 and a deviation of 24. Of real lists 39 to 55 % are mutual, and W has 43 to 48 edges a node; here it is about a fifth, so
-that W has 52 to 53, as in the paper. Rows are made from their numbers alone: whoever reads them again gets the same.
+The statistics are those of generated descriptors and of Tiny ImageNet (k = 30): about half of the neighbours are within a few
+hundred rows, evenly spread, since cells have that size; the others are anywhere, more of them farther away. In-degrees have a
+mean of 30 and a standard deviation of 24. In real lists 39 to 55 % of the entries are mutual, and W has 43 to 48 edges per
+node; here about a fifth are, so that W has 52 to 53, as in the paper. A row depends on its number alone, so it can be read
+again at any time.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from mmdiff.kernels.jit import kernel
 from mmdiff.runtime.threads import in_threads
 
 _BLOCK_ROWS = 1 << 16
-# Mutual neighbours are found in groups of as many rows as these bits count, in turn: four of seven in the cell.
+# Mutual neighbours are paired in groups of 2^bits rows, with these bits in turn; four of seven lie within a cell.
 _GROUPS = (9, 16, 9, 20, 9, 24, 9)
 _MUTUAL = 0.24
 _NEAR, _REACH, _FARTHER = 0.42, 350, 1000
-# Distances are drawn between two of so many quantiles of theirs.
+# Number of quantiles from which distances are interpolated.
 _QUANTILES = 1 << 12
-# Places within 64 rows, each as often as it is popular.
+# Rows of a group of 64 differ in popularity, which gives in-degrees their deviation.
 _PLACES, _PICKS = 64, 1 << 12
 
 
 class GeneratedLists:
-    """Lists that are made when they are read; the first neighbour of a node is itself."""
+    """Lists generated on reading; the first neighbour of a node is itself."""
 
     def __init__(self, nodes: int, k: int = 30) -> None:
         self.nodes, self.k = nodes, k
@@ -49,7 +50,7 @@ class GeneratedLists:
         return neighbors, np.broadcast_to(np.float32(0), neighbors.shape)
 
     def write(self, file: Path) -> None:
-        """All lists, as a `.npy` file."""
+        """Writes all lists as a `.npy` file."""
         with file.open("wb") as stream:
             shape = (self.nodes, self.k)
             np.lib.format.write_array_header_1_0(stream, {"descr": "<u4", "fortran_order": False, "shape": shape})
@@ -60,7 +61,7 @@ class GeneratedLists:
 
 @kernel
 def _mix(value: np.uint64) -> np.uint64:
-    """Bits that look as if drawn at random."""
+    """Pseudo-random bits from a number (the mixer of SplitMix64)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -68,7 +69,7 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @kernel
 def _partner(node: int, bits: int, number: int) -> int:
-    """The other node of a pair, in a group of 2^bits rows that are paired at random: the partner's partner is the node."""
+    """The partner of a node in a random pairing of 2^bits rows; the partner's partner is the node."""
     mask = np.uint64((1 << bits) - 1)
     half = np.uint64((bits + 1) // 2)
     factor = _mix(np.uint64(number * 1_000_003 + (node >> bits) + 1)) | np.uint64(1)
@@ -114,7 +115,7 @@ def _make(
             target = i - distance if drawn >> np.uint64(63) else i + distance
             target = target + nodes if target < 0 else target
             target = target - nodes if target >= nodes else target
-            # Among the 64 rows around it some are popular, others in other places.
+            # Which of the 64 rows around the target are popular differs from group to group.
             pick = picks[np.int64((drawn >> np.uint64(24)) & low)]
             turn = np.int64(_mix(np.uint64(target >> 6)) & np.uint64(_PLACES - 1))
             target = (target >> 6 << 6) | (pick ^ turn)
@@ -124,7 +125,7 @@ def _make(
 
 @kernel
 def _enter(row: NDArray[np.uint32], count: int, node: int) -> int:
-    """Writes a node behind the others unless it is there already; returns whether it was written. Unused places hold row[0]."""
+    """Appends a node unless it is in the row already; returns whether it was appended. Unused places hold row[0]."""
     same = 0
     for place in range(len(row)):
         same += row[place] == np.uint32(node)

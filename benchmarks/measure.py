@@ -1,4 +1,4 @@
-"""Measuring: the best of several runs, processes watched from outside, and what the machine is."""
+"""Measurements: processes watched from outside, the best of several runs, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Watched:
-    """A command that ended: its time, the most anonymous memory it was seen to hold, and what it moved from and to the disk."""
+    """A finished command: its time, peak anonymous memory (sampled), output, and bytes read from and written to the disk."""
 
     seconds: float
     anonymous_bytes: int
@@ -47,7 +47,7 @@ class Watched:
         return self.anonymous_bytes / 1e6
 
     def figures(self) -> Json:
-        """All but the output. Seconds, bytes."""
+        """All fields but the output, in seconds and bytes."""
         return {
             "seconds": self.seconds,
             "anonymous": self.anonymous_bytes,
@@ -58,7 +58,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Figure:
-    """Something measured, beside a peer that was measured in the same run."""
+    """A measurement of mmdiff, beside that of a peer in the same session."""
 
     key: str
     what: str
@@ -70,12 +70,12 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """How many times better ours is."""
+        """The factor by which mmdiff is better."""
         return self.ours / self.theirs if self.more_is_better else self.theirs / self.ours
 
 
 def best_of(runs: int, measure: Callable[[], Watched], prepare: Callable[[], None] = lambda: None) -> Watched:
-    """The quickest of several runs: what disturbs a run only ever makes it slower."""
+    """The fastest of several runs, since disturbances only make a run slower."""
     watched = []
     for _ in range(runs):
         prepare()
@@ -84,7 +84,7 @@ def best_of(runs: int, measure: Callable[[], Watched], prepare: Callable[[], Non
 
 
 def watch(command: Sequence[str | Path], machine_bytes: int | None = None) -> Watched:
-    """Runs a command to its end, as on a machine of so much memory, page cache and all, where the system lets us."""
+    """Runs a command to its end, with memory and page cache limited to `machine_bytes` if control groups are writable."""
     most, moved = 0, (0, 0)
     with nullcontext(None) if machine_bytes is None else limited_group(machine_bytes) as group:
         words = list(map(str, command))
@@ -104,9 +104,9 @@ def watch(command: Sequence[str | Path], machine_bytes: int | None = None) -> Wa
 
 @contextmanager
 def limited_group(size: int) -> Iterator[Path | None]:
-    """A control group whose processes have so many bytes together, what they read from files included; None without the right.
+    """A control group with a memory limit, page cache included; None without the permission to make one.
 
-    Both versions are asked: in the second a group has no memory of its own unless the one around it shares it out.
+    Both versions of control groups are tried. In version 2 a group has no memory controller unless its parent delegates it.
     """
     membership = parse_membership(Path("/proc/self/cgroup").read_text())
     groups = {"memory.limit_in_bytes": f"memory{membership.get('memory', '/')}", "memory.max": membership.get("", "/")[1:]}
@@ -127,7 +127,7 @@ def limited_group(size: int) -> Iterator[Path | None]:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Memory of a process that is not a file's."""
+    """Anonymous memory of a process (RssAnon)."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -136,7 +136,7 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def moved_bytes(pid: int) -> tuple[int, int] | None:
-    """What a process has fetched from the disk so far, also by touching mapped pages, and what it has written."""
+    """Bytes that a process has read from the disk so far, page faults included, and written to it."""
     try:
         counters = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
     except (OSError, ValueError):
@@ -145,7 +145,7 @@ def moved_bytes(pid: int) -> tuple[int, int] | None:
 
 
 def evict(folder: Path, sync: bool = True) -> None:
-    """Takes the files below a folder out of the page cache; what is not on the disk yet has to go there first."""
+    """Evicts the files below a folder from the page cache, after a sync, since dirty pages cannot be evicted."""
     if sync:
         subprocess.run(["sync"], check=True)
     for path in folder.rglob("*"):
@@ -156,7 +156,7 @@ def evict(folder: Path, sync: bool = True) -> None:
 
 
 def machine() -> Json:
-    """What the figures were measured on."""
+    """The machine, the commit, the date and the versions of a measurement."""
     root = Path(__file__).parent.parent
     cpu = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ""
@@ -174,7 +174,7 @@ def machine() -> Json:
 
 
 def _versions() -> dict[str, str]:
-    """Of what we use and what we are compared with, as far as it is installed."""
+    """Versions of dependencies and peers that are installed."""
     found = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

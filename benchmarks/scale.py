@@ -1,4 +1,4 @@
-"""`make bench-scale`: the whole job at one and ten million images, the diffusion at a hundred million, and how costs grow."""
+"""Large runs: all stages at one and ten million images, the diffusion at a hundred million nodes, and growth of costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.manifest import Json
 from mmdiff.graph.graph import CsrGraph
 
-# A batch, and what it may take of memory: 20 GB hold 64 columns of bfloat16 of a hundred million nodes once.
+# Batch width and memory limit: 20 GB hold 64 columns of bfloat16 of a hundred million nodes once.
 WIDTH = 64
 RUNS = 3
 LIMIT = "19000M"
@@ -33,7 +33,7 @@ _MILLION = 1_000_000
 
 
 def F1M(folder: Path) -> Json:
-    """A million images, with a page cache that holds what was written before, and with one that holds nothing."""
+    """All stages for a million images, with a warm and with a cold page cache."""
     (folder / "compile").mkdir()
     whole_job(folder / "compile", 20_000, "2G")
     runs = {}
@@ -46,21 +46,21 @@ def F1M(folder: Path) -> Json:
 
 
 def F10M(folder: Path) -> Json:
-    """Ten million images within 4 GB."""
+    """All stages for ten million images within 4 GB."""
     return whole_job(folder, 10 * _MILLION, "4G")
 
 
 def F100M(folder: Path) -> Json:
-    """A hundred million nodes (paper: 54 minutes on 24 cores, more than 75 GiB)."""
+    """The diffusion over a hundred million nodes (paper: 54 minutes on 24 cores, more than 75 GiB)."""
     store, symmetrised = large.large_store(folder, 100 * _MILLION)
     W = (store / "graph" / "W").resolve()
     edges, size = large.edges_of(store), sum(file.stat().st_size for file in W.rglob("*") if file.is_file())
     half, of_half = large.diffuse(store, *one_batch(WIDTH), "--dtype", "bfloat16")
-    # Right behind what they explain, since the machine is not as quick at one time as at another.
+    # Right after the runs they explain, since the speed of the machine varies over time.
     limits = limits_of(store)
     single, of_single = large.diffuse(store, *one_batch(WIDTH // 2), iterations=3)
     whole, of_whole = large.diffuse(store, "--memory", LIMIT, "--dtype", "bfloat16", "--cols-per-batch", str(WIDTH))
-    # In turn, for the same reason.
+    # Alternating, for the same reason.
     speeds = [(sequential_speed(W), *streaming_speeds(store), writing_speed(folder)) for _ in range(RUNS)]
     sequential, first, streaming, writing = (max(own) for own in zip(*speeds, strict=True))
     evict(W)
@@ -85,7 +85,7 @@ def F100M(folder: Path) -> Json:
 
 
 def growth(folder: Path) -> Json:
-    """Time and memory as nodes, neighbours, classes and iterations grow, one at a time."""
+    """Time and memory against nodes, neighbours, classes and iterations, one at a time."""
     found: list[Json] = []
     for nodes in (_MILLION, 3 * _MILLION, 10 * _MILLION, 30 * _MILLION):
         with_store(folder, found, "nodes", nodes, nodes, 30)
@@ -101,10 +101,10 @@ def growth(folder: Path) -> Json:
 
 
 def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, k: int) -> None:
-    """Symmetrising, the whole command, iterations without shortcuts, and the product alone, at one size.
+    """Measures symmetrising, the whole command, iterations without shortcuts, and the product alone, at one size.
 
-    Memory is watched where there is room for S once, and where W is larger than what the machine has left, as at a hundred
-    million nodes, and over as many iterations, since it grows a little in the first ones.
+    Memory is measured as at a hundred million nodes: S fits once, W exceeds the remaining memory, and with as many iterations,
+    since memory grows a little in the first ones.
     """
     store, symmetrised = large.large_store(folder / f"{axis}-{at}", nodes, k)
     S, W = 2 * nodes * WIDTH, 4 * large.edges_of(store)
@@ -128,19 +128,19 @@ def with_store(folder: Path, found: list[Json], axis: str, at: int, nodes: int, 
 
 
 def limits_of(store: Path) -> Json:
-    """The product alone, and what an edge of each kind costs."""
+    """The product alone, and the cost per edge of each kind."""
     command = [sys.executable, "-m", "benchmarks.limits", str(store), str(WIDTH)]
     found: Json = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return found
 
 
 def one_batch(columns: int, limit: str = LIMIT) -> list[str]:
-    """The first columns, as the method is written down."""
+    """Options for the first columns in one batch without shortcuts."""
     return ["--plain", "--memory", limit, "--classes", listed(columns), "--cols-per-batch", str(columns)]
 
 
 def of_command(store: Path, *options: str) -> Json:
-    """The whole command, with shortcuts."""
+    """Figures of the whole command with shortcuts."""
     return large.diffuse(store, *options)[0].figures()
 
 
@@ -149,25 +149,25 @@ def listed(classes: int) -> str:
 
 
 def sequential_speed(folder: Path) -> float:
-    """Bytes a second that the disk gives front to back, by the quickest of some ways, none of it in the page cache."""
+    """Bytes per second of a sequential read with a cold page cache, by the fastest of four methods."""
     return max(_read(folder, threads, direct) for threads, direct in ((1, False), (1, True), (2, True), (4, True)))
 
 
 def _read(folder: Path, threads: int, direct: bool, size: int = 4 << 20) -> float:
-    """Threads take one piece after the other, each into memory of its own that is there already."""
+    """Bytes per second of threads that read pieces in sequence, each into its own allocated buffer."""
     evict(folder)
     files = [(file, file.stat().st_size) for file in files_of(folder)]
     pieces = [(file, start) for file, end in files for start in range(0, end - size, size)]
-    own = threading.local()
+    local = threading.local()
 
     def prepare() -> None:
-        own.buffer = page_aligned((size,), "uint8")
-        own.buffer[:] = 0
+        local.buffer = page_aligned((size,), "uint8")
+        local.buffer[:] = 0
 
     def read(piece: tuple[Path, int]) -> int:
         descriptor = os.open(piece[0], os.O_RDONLY | (os.O_DIRECT if direct else 0))
         try:
-            return os.preadv(descriptor, [own.buffer], piece[1])
+            return os.preadv(descriptor, [local.buffer], piece[1])
         finally:
             os.close(descriptor)
 
@@ -178,20 +178,20 @@ def _read(folder: Path, threads: int, direct: bool, size: int = 4 << 20) -> floa
 
 
 def streaming_speeds(store: Path) -> tuple[float, float]:
-    """Bytes a second of W as a diffusion reads it, where there is nothing to do but to wait for it: first pass, and others.
+    """Bytes per second of W streamed as in a diffusion but without computation: in the first pass, and in later ones.
 
-    The first pass finds nothing in the page cache; later ones find offsets and scale there, which are read by way of it.
+    The first pass has a cold page cache; later ones find offsets and scale there, which are read through it.
     """
     graph = CsrGraph.open(store)
     evict((store / "graph" / "W").resolve())
 
-    def look(block: Block) -> int:
+    def touch(block: Block) -> int:
         return int(block.graph.indices[graph.indptr[block.rows[0]]])
 
     clocks = [time.perf_counter()]
     with Stream(graph, past_cache=True) as stream:
         for _ in range(2):
-            for _ in stream.each(look):
+            for _ in stream.each(touch):
                 pass
             clocks.append(time.perf_counter())
     entries = stream.bytes / 2
@@ -200,7 +200,7 @@ def streaming_speeds(store: Path) -> tuple[float, float]:
 
 
 def writing_speed(folder: Path, size: int = 64 << 20, pieces: int = 64) -> float:
-    """Bytes a second that the disk takes front to back, each piece confirmed, past the page cache as S is written."""
+    """Bytes per second of a sequential write with syncs, past the page cache, as S is written."""
     piece = page_aligned((size,), "uint8")
     piece[:] = np.random.default_rng(0).integers(0, 256, size)
     start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""The product W L, 96 columns of float32, against scipy, MKL (the paper's kernel) and torch, all in one process.
+"""The product W L with 96 columns of float32 against scipy, MKL (the paper's kernel) and torch, in one process.
 
-Graphs are real: the nearest neighbours of generated descriptors, and of Tiny ImageNet. The original order of the nodes is that
-of the user's rows, which is shuffled; cell order is how mmdiff stores them. L begins with a line of the cache, for all of them.
+Graphs are nearest-neighbour graphs of generated descriptors and of Tiny ImageNet. The original order of nodes is that of the
+user's rows, which are shuffled; cell order is that of the store. L is aligned to cache lines for all libraries.
 
     python -m benchmarks.spmm STORE      the times, as JSON
 """
@@ -29,7 +29,7 @@ RUNS = 4
 
 
 def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
-    """Ratios on both graphs."""
+    """Comparisons on both graphs."""
     found = []
     for title, store in ((f"{rows / 1e6:g}M nodes", stores.generated(folder, rows)), ("Tiny ImageNet", stores.tiny(folder))):
         if store is not None:
@@ -38,7 +38,7 @@ def figures(folder: Path, rows: int = 1_000_000) -> list[Figure]:
 
 
 def _times(store: Path) -> Any:
-    """Measured in a process of its own, whose libraries all have the same number of threads."""
+    """Runs `measure` in its own process, in which all libraries have the same number of threads."""
     cores = str(len(os.sched_getaffinity(0)))
     threads = {"OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores}
     library = next(iter(sorted((Path(sys.prefix) / "lib").glob("libmkl_rt.so*"))), None)
@@ -77,7 +77,7 @@ def _compare(title: str, times: Any) -> list[Figure]:
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Seconds of each library in both orders; they all give the same result, or there are no figures."""
+    """Seconds of each library in both orders; fails if results differ."""
     import scipy.sparse
 
     from mmdiff.formats.storage.direct import page_aligned
@@ -126,12 +126,12 @@ def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
     for peer in runs.keys() - {"mmdiff", "bfloat16"}:
         result = runs[peer]()
         if not np.allclose(out, np.asarray(result), rtol=1e-4, atol=1e-6):
-            raise RuntimeError(f"{peer} and mmdiff do not agree")
+            raise RuntimeError(f"{peer} and mmdiff give different results")
     return times
 
 
 def _best(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """The best of several runs of each, in turns, so that what disturbs one disturbs all."""
+    """The best of several runs of each, alternating, so that disturbances affect all alike."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(RUNS):
         for name, run in runs.items():
@@ -160,7 +160,7 @@ def _torch(W: Any, L: NDArray[np.float32]) -> dict[str, Callable[[], Any]]:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     indptr, indices = (torch.from_numpy(values.astype(np.int64)) for values in (W.indptr, W.indices))
     with warnings.catch_warnings():
-        # It says of itself that it is in beta state, and that invariants are not checked.
+        # Warnings that sparse CSR is in beta state, and that invariants are not checked.
         warnings.simplefilter("ignore", UserWarning)
         matrix = torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(W.data), W.shape)
     dense = torch.from_numpy(L)
@@ -168,7 +168,7 @@ def _torch(W: Any, L: NDArray[np.float32]) -> dict[str, Callable[[], Any]]:
 
 
 def _copy_speed() -> float:
-    """GB/s that are read when memory is copied by all cores; as many are written."""
+    """GB/s read by a memory copy on all cores, which writes as much."""
     from mmdiff.runtime.threads import cores, in_threads
 
     source = np.ones(1 << 28, np.float32)

@@ -1,6 +1,6 @@
-"""The store against what people would use instead: `cp` for importing, stock zarr for checking and reading.
+"""The store against `cp` for importing, and against zarr for checking and reading.
 
-All figures come from one run over one file of float32 rows of 256 dimensions, so that nothing is reduced by PCA.
+All figures come from one file of float32 rows of 256 dimensions, which needs no PCA.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ print(sum(float(array[i : i + step].sum(dtype="float64")) for i in range(0, arra
 
 
 def figures(folder: Path, gigabytes: float) -> list[Figure]:
-    """Each of ours beside its peer's."""
+    """Import, verification and reading against their peers."""
     source, copy, store = folder / "rows.npy", folder / "copy.npy", folder / "store"
     _generate(source, gigabytes)
     size = source.stat().st_size
@@ -90,7 +90,7 @@ def _same_sum(one: Watched, other: Watched) -> None:
 
 
 def _generate(file: Path, gigabytes: float) -> None:
-    """Rows that differ from each other, in a file that is on the disk."""
+    """Writes a `.npy` file of rows that all differ."""
     rows = int(gigabytes * 1e9) // (4 * WIDTH) // _BLOCK_ROWS * _BLOCK_ROWS
     block = np.random.default_rng(0).standard_normal((_BLOCK_ROWS, WIDTH), dtype=np.float32)
     with file.open("wb") as stream:

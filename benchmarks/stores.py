@@ -1,4 +1,4 @@
-"""Stores for the benchmarks: real nearest-neighbour graphs of generated descriptors, and of Tiny ImageNet."""
+"""Stores for benchmarks: nearest-neighbour graphs of generated descriptors and of Tiny ImageNet."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.knn import PROGRAM, TINY
 
 
 def mmdiff(store: Path, *arguments: str | Path) -> None:
-    """Runs a command, as a user would."""
+    """Runs a command on a store."""
     subprocess.run([PROGRAM, *map(str, arguments), "--store", store], check=True, stdout=sys.stderr)
 
 
 def generated(folder: Path, rows: int, classes: int = 500, tests: int = 10_000) -> Path:
-    """Descriptors as `generate` makes them, and their graph. Made once."""
+    """A store of generated descriptors with its graph. Reused if it exists."""
     store = folder / f"generated-{rows}"
     if not (store / "graph" / "W").exists():
         imported(folder, rows, classes, tests)
@@ -27,7 +27,7 @@ def generated(folder: Path, rows: int, classes: int = 500, tests: int = 10_000) 
 
 
 def imported(folder: Path, rows: int, classes: int = 500, tests: int = 10_000) -> Path:
-    """A background, two labelled seeds of each class, and test points."""
+    """A store with a background, two labelled seeds per class, and test points."""
     store = folder / f"generated-{rows}"
     folder.mkdir(exist_ok=True)
     counts = {"background": rows, "seeds": 2 * classes, "test": tests}
@@ -44,7 +44,7 @@ def imported(folder: Path, rows: int, classes: int = 500, tests: int = 10_000) -
 
 
 def tiny(folder: Path, seeds_per_class: int = 10, k: int = 30) -> Path | None:
-    """The training images of Tiny ImageNet, some of which are seeds, and its validation images as test points."""
+    """A store of Tiny ImageNet: training images as background and seeds, validation images as test points."""
     if not TINY.is_dir():
         return None
     store = folder / "tiny"

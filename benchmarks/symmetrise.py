@@ -1,6 +1,6 @@
-"""Symmetrising against scipy: W0 + W0^T of lists of 30 neighbours, each in a process of its own, and ten million nodes alone.
+"""Symmetrising (W0 + W0^T of lists of 30 neighbours) against scipy, each in its own process, and ten million nodes alone.
 
-Lists are generated (see lists.py); they lie in an uncompressed file and are mapped by either side.
+The lists are generated (see `lists.py`); both sides map them from an uncompressed file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(lists, store):
         publication.link({"graph/W": publication.publish(draft, facts, {"command": "benchmark"})})
     return facts["edges"]
 lists = np.load(sys.argv[1], mmap_mode="r")
-# Loads the kernels for lists that cannot be written to, as scipy's are when it is imported.
+# Loads the kernels for read-only lists before timing, as scipy's are loaded on import.
 run(ArrayLists(np.frombuffer(bytes(4), np.uint32).reshape(1, 1)), Path(sys.argv[2]) / "warm")
 start = time.perf_counter()
 edges = run(ArrayLists(lists), Path(sys.argv[2]) / "store")
@@ -54,7 +54,7 @@ print(W.nnz, time.perf_counter() - start)
 
 
 def figures(folder: Path, large: int = 10_000_000) -> list[Figure]:
-    """Ours beside scipy's at a million nodes; at ten million ours, beside what scipy reached at one."""
+    """Both at a million nodes, and mmdiff at ten million beside scipy at one."""
     million, many, store = folder / "million.npy", folder / "many.npy", folder / "store"
     GeneratedLists(1_000_000, K).write(million)
     ours = best_of(RUNS, lambda: _symmetrise(million, store), lambda: _start_anew(store))
@@ -102,5 +102,5 @@ def _edges(watched: Watched) -> int:
 
 
 def _seconds(watched: Watched) -> float:
-    """Without the time that Python and its libraries take to start."""
+    """Seconds without the start of Python and its libraries."""
     return float(watched.output.split()[1])

@@ -1,8 +1,7 @@
-"""The whole job at a size, command by command as a user types it: time, memory and what is moved from and to the disk.
+"""All stages at one size, command by command: time, memory, and bytes read from and written to the disk.
 
-Descriptors are those of `generate`: a background of all clusters, seeds and test points of the first 500, which are the
-classes.
-With `cold` nothing of the store is in the page cache when a command begins.
+Descriptors are generated: the background has all clusters; seeds and test points have the first 500, which are the classes.
+With `cold`, nothing of the store is in the page cache when a command begins.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CLASSES, SEEDS, TESTS, T = 500, 1000, 10_000, 4
 
 
 def whole_job(folder: Path, rows: int, memory: str, cold: bool = False) -> Json:
-    """What each command took, and what came of it. Files are given up as soon as they are imported."""
+    """The cost of each command, recall and accuracy. Source files are removed after import."""
     store = folder / "store"
     stages: dict[str, Watched] = {}
 

@@ -1,4 +1,4 @@
-"""Benchmarks see what a process holds, and can run it as on a smaller machine."""
+"""Benchmarks measure the memory of a process, and can run it with the memory of a smaller machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOLD = "import time; held = bytes(range(256)) * {pieces}; time.sleep(0.3); prin
 _LEFT = "from mmdiff.runtime.memory import available_bytes; print(available_bytes())"
 
 
-def test_the_memory_of_a_process_is_seen() -> None:
+def test_anonymous_memory_of_a_process_is_measured() -> None:
     few, many = (watch([sys.executable, "-c", _HOLD.format(pieces=pieces)]) for pieces in (1, 1 << 18))
     assert int(many.output) == 64 << 20
     assert 60 < many.megabytes - few.megabytes < 75
@@ -24,17 +24,17 @@ def test_a_command_that_fails_is_an_error() -> None:
         watch([sys.executable, "-c", "raise SystemExit(3)"])
 
 
-def test_a_process_finds_itself_on_a_machine_of_so_much_memory_as_was_said() -> None:
+def test_limited_process_sees_the_memory_of_a_smaller_machine() -> None:
     size = 600 << 20
     with limited_group(size) as group:
         if group is None:
-            pytest.skip("control groups can be made by root only, where the system has a place for them")
+            pytest.skip("control groups cannot be made here")
     assert not group.exists()
     left = int(watch([sys.executable, "-c", _LEFT], size).output)
     assert 0.5 * size < left <= size
 
 
-def test_without_the_right_to_limit_it_a_process_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_runs_without_permission_to_limit_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: Path) -> None:
         raise PermissionError
 
