@@ -73,8 +73,8 @@ def command(
         command=this_command(),
     )
     place = for_workers(store, dask)
-    with executor_on(dask, place) as units:
-        outcome = build_graph(place, request, show.progress, units)
+    with executor_on(dask, place) as executor:
+        outcome = build_graph(place, request, show.progress, executor)
     summary = outcome.summary()
     if json:
         show.as_json(summary)

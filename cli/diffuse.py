@@ -141,8 +141,8 @@ def command(
         plain=plain,
     )
     place = for_workers(store, dask)
-    with executor_on(dask, place) as units:
-        outcome = diffuse(place, request, show.progress, lambda needs: _announce(needs, units.workers), units)
+    with executor_on(dask, place) as executor:
+        outcome = diffuse(place, request, show.progress, lambda needs: _announce(needs, executor.workers), executor)
     summary = outcome.summary()
     for warning in outcome.warnings:
         show.note(warning)

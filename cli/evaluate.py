@@ -46,42 +46,42 @@ def command(
     from mmdiff.evaluation.stage import Request, evaluate
 
     request = Request(scores or [], top or (1, 5), novel, per_class)
-    report = evaluate(open_store(store), request, show.progress)
+    evaluated = evaluate(open_store(store), request, show.progress)
     if json:
-        show.as_json(report)
+        show.as_json(evaluated)
         return
-    for text in report["notes"]:
+    for text in evaluated["notes"]:
         show.note(text)
-    for group in _of_the_same_points(report["scores"]):
+    for group in _of_the_same_points(evaluated["scores"]):
         _show_accuracies(group)
-    # Of several scores the table says enough; what goes wrong is shown for those that are named.
-    for found in report["scores"] if scores or len(report["scores"]) == 1 else []:
+    # For several scores the table is enough; mistakes are shown for those that are named.
+    for found in evaluated["scores"] if scores or len(evaluated["scores"]) == 1 else []:
         _show_mistakes(found)
         if per_class:
             _show_classes(found)
-    if not scores and len(report["scores"]) > 1:
-        show.note(f"`mmdiff evaluate {report['scores'][0]['artifact']}` shows its worst classes too.")
+    if not scores and len(evaluated["scores"]) > 1:
+        show.note(f"`mmdiff evaluate {evaluated['scores'][0]['artifact']}` shows its worst classes too.")
 
 
-def _of_the_same_points(reports: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Reports that go into one table: those over the same points and classes."""
-    for _, group in groupby(reports, lambda report: report["test"]):
+def _of_the_same_points(evaluations: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Evaluations that share a table: those of the same points and classes."""
+    for _, group in groupby(evaluations, lambda evaluation: evaluation["test"]):
         yield list(group)
 
 
-def _show_accuracies(reports: list[dict[str, Any]]) -> None:
-    points = reports[0]["test"]
+def _show_accuracies(evaluations: list[dict[str, Any]]) -> None:
+    points = evaluations[0]["test"]
     groups = {"all": f"{points['labelled']:,} test points, {points['classes']:,} classes"}
     if "novel" in points:
         groups["novel"] = f"{points['novel']['points']:,} of them of {points['novel']['classes']:,} novel classes"
     show.result("; ".join(groups.values()))
-    tops = list(reports[0]["iterations"][0]["all"])
+    tops = list(evaluations[0]["iterations"][0]["all"])
     table = _table("scores", "iteration", *(f"{_title(top)} {group}" for group in groups for top in tops))
-    for report in reports:
-        for number, plane in enumerate(report["iterations"]):
-            name = report["artifact"] if number == 0 else ""
-            iteration = "" if plane["iteration"] is None else str(plane["iteration"])
-            table.add_row(name, iteration, *(_figure(plane[group], top) for group in groups for top in tops))
+    for evaluation in evaluations:
+        for number, found in enumerate(evaluation["iterations"]):
+            name = evaluation["artifact"] if number == 0 else ""
+            iteration = "" if found["iteration"] is None else str(found["iteration"])
+            table.add_row(name, iteration, *(_figure(found[group], top) for group in groups for top in tops))
     show.rich_result(table)
 
 

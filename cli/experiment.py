@@ -36,8 +36,8 @@ def run(
     from mmdiff.experiment.stage import run_experiment
     from mmdiff.runtime.dask import executor_on
 
-    with executor_on(dask, for_workers(config, dask)) as units:
-        summary = run_experiment(store, config, this_command(), show.progress, units).summary()
+    with executor_on(dask, for_workers(config, dask)) as executor:
+        summary = run_experiment(store, config, this_command(), show.progress, executor).summary()
     if json:
         show.as_json(summary)
         return

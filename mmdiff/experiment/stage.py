@@ -53,9 +53,9 @@ class Outcome:
 
 
 def run_experiment(
-    path: Path, config_file: Path, command: str, progress: Progress = silent, units: Executor | None = None
+    path: Path, config_file: Path, command: str, progress: Progress = silent, executor: Executor | None = None
 ) -> Outcome:
-    """Computes the cells that are not there yet, and publishes all of them as one report. `units` compute the cells."""
+    """Computes the cells that are not there yet, and publishes all of them as one report. `executor` computes the cells."""
     run = Run(command)
     config = read_config(config_file)
     data = Data.read(config)
@@ -68,7 +68,7 @@ def run_experiment(
         if artifact is None:
             draft = publication.draft(name, recipe)
             published = dict(_published(publication.store, data.witness))
-            keeping = Keeping(draft, config, data.prints, protocols, published, units or LocalExecutor())
+            keeping = Keeping(draft, config, data.prints, protocols, published, executor or LocalExecutor())
             facts, seconds = _write(draft, keeping, progress)
             found = keeping.found
             artifact = publication.publish(draft, facts, run.record(cell_seconds=seconds, cells_found=found))
@@ -85,7 +85,7 @@ class Keeping:
     prints: Json
     protocols: dict[Group, Protocol]
     published: dict[str, Result]
-    units: Executor
+    executor: Executor
     found: int = 0
     advance: Advance = lambda _: None
 
@@ -100,7 +100,7 @@ class Keeping:
         for _ in range(len(cells) - len(todo)):
             self.found += 1
             self.advance(1)
-        for (key, _), result in self.units.each(self._here.result, lambda: self._there, list(todo.items())):
+        for (key, _), result in self.executor.each(self._here.result, lambda: self._there, list(todo.items())):
             self.draft.keep(key, result.to_json())
             results[key] = result
             self.advance(1)

@@ -1,4 +1,4 @@
-"""How long work tells where it stands, without knowing who listens."""
+"""Progress callbacks, independent of how progress is displayed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int, str], AbstractContextManager[Advance]]
-"""Called with what is done, how much there is of it, and its unit; gives the function to call as it gets done."""
+"""Called with the name of the work, its total and its unit; gives the function to call with each amount that is done."""
 
 
 @contextmanager
 def silent(what: str, total: int, unit: str) -> Iterator[Advance]:  # noqa: ARG001
-    """Tells nobody."""
+    """Shows nothing."""
     yield lambda _: None
