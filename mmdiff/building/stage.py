@@ -79,15 +79,15 @@ class Outcome:
         }
 
 
-def build_graph(path: Path, request: Request, progress: Progress = silent, units: Executor | None = None) -> Outcome:
-    """Makes what is missing of the graph over all that was imported, or out of date. `units` search the background."""
+def build_graph(path: Path, request: Request, progress: Progress = silent, executor: Executor | None = None) -> Outcome:
+    """Makes what is missing of the graph over all that was imported, or out of date. `executor` searches the background."""
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     weighting = choose(request.edge_weights, request.sigma, request.lambda_)
     _refuse_bad_options(request)
     _refuse_bad_roles(store, request, roles)
     with Publication(path, [cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
-        stages = _Stages(publication, request, roles, progress, units or LocalExecutor())
+        stages = _Stages(publication, request, roles, progress, executor or LocalExecutor())
         background = stages.background() if "background" in roles else None
         nodes = stages.nodes(background)
         lists = stages.completed(nodes) if len(nodes.points) else stages.outcome.artifacts[bb.NAME]
@@ -101,12 +101,13 @@ class _Stages:
     """The stages of one run; each finds what was made before from the same inputs, or makes it, and gives it its name."""
 
     def __init__(
-        self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress, units: Executor
+        self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress, executor: Executor
     ) -> None:
-        self.publication, self.request, self.roles, self.progress, self.units = publication, request, roles, progress, units
+        self.publication, self.request, self.roles, self.progress = publication, request, roles, progress
+        self.executor = executor
         self.outcome = Outcome()
         self.sizes = _sizes(request, roles)
-        self.needs = _needs(self.sizes, units.workers)
+        self.needs = _needs(self.sizes, executor.workers)
 
     def background(self) -> Background:
         """Off-line: cell order and the lists of the background."""
@@ -130,7 +131,7 @@ class _Stages:
 
     def _searchers(self, threads: int) -> bb.Searchers:
         """Of the background. Where they are several, each has its share of the memory."""
-        return bb.Searchers(threads, self.units, self.needs[bb.NAME].most_threads(self.request.memory))
+        return bb.Searchers(threads, self.executor, self.needs[bb.NAME].most_threads(self.request.memory))
 
     def nodes(self, background: Background | None) -> Nodes:
         joining = [role for role in (("seeds", "test") if self.request.transductive else ("seeds",)) if role in self.roles]

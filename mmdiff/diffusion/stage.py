@@ -128,26 +128,26 @@ def diffuse(
     request: Request,
     progress: Progress = silent,
     announce: Callable[[Needs], None] = lambda _: None,
-    units: Executor | None = None,
+    executor: Executor | None = None,
 ) -> Outcome:
     """Makes `scores/NAME`; what was made before from the same inputs and options is left as it is.
 
-    Before anything is computed, `announce` hears what the run will need. `units` compute the batches.
+    Before anything is computed, `announce` hears what the run will need. `executor` computes the batches.
     """
     run = Run(request.command)
     store = Store.open(path)
-    units = units or LocalExecutor()
-    if request.variant.coupled and not isinstance(units, LocalExecutor):
+    executor = executor or LocalExecutor()
+    if request.variant.coupled and not isinstance(executor, LocalExecutor):
         raise BadOption(
             f"--dask with --eta {request.eta}: it takes all classes of a node at once after every iteration, so batches of "
             "classes cannot be left to workers. Leave --dask out, or use another --eta."
         )
-    prepared = prepare(store, request, units.workers)
+    prepared = prepare(store, request, executor.workers)
     name = f"scores/{request.name}"
     with Publication(path, [name], request.command) as publication:
 
         def fill(draft: Draft) -> Json:
-            facts, run.entries["steps"] = _run(draft, prepared, progress, units)
+            facts, run.entries["steps"] = _run(draft, prepared, progress, executor)
             return facts
 
         made = make(publication, name, _recipe(prepared), run, fill, before=lambda: announce(prepared.needs))
@@ -177,7 +177,7 @@ def _recipe(prepared: Prepared) -> Recipe:
     return Recipe(KIND, SCHEMA, parameters, problem.inputs, problem.witness)
 
 
-def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Executor) -> tuple[Json, list[Json]]:
+def _run(draft: Draft, prepared: Prepared, progress: Progress, executor: Executor) -> tuple[Json, list[Json]]:
     """Computes what is missing; returns the facts, and of each iteration the time it took and the bytes it read."""
     request, problem = prepared.request, prepared.problem
     every_row = request.predict_nodes is not None
@@ -194,7 +194,7 @@ def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Executor) 
             request.plain,
         )
         with Kept(draft, diffusion, request.kept_iterations, every_row) as kept:
-            steps = _compute(draft, prepared, diffusion, kept, progress, units)
+            steps = _compute(draft, prepared, diffusion, kept, progress, executor)
         _assemble(draft, diffusion, kept)
         problem.classes.write(draft)
         if kept.tops is not None:
@@ -203,9 +203,9 @@ def _run(draft: Draft, prepared: Prepared, progress: Progress, units: Executor) 
 
 
 def _compute(
-    draft: Draft, prepared: Prepared, diffusion: Diffusion, kept: Kept, progress: Progress, units: Executor
+    draft: Draft, prepared: Prepared, diffusion: Diffusion, kept: Kept, progress: Progress, executor: Executor
 ) -> list[Json]:
-    """All batches that are not kept yet: those whose classes are coupled together, the others by whoever does units."""
+    """All batches that are not kept yet: those whose classes are coupled together, the others by the executor."""
     needs, stream, iterations = prepared.needs, diffusion.stream, diffusion.iterations
     buffers = Buffers(needs.on_disk)
     with progress("diffusing", len(diffusion.batches) * iterations * stream.graph.edges, "edges") as advance:
@@ -219,10 +219,10 @@ def _compute(
             return Computed(steps)
 
         def there() -> Batches:
-            return Batches.of(draft, prepared.problem.W, diffusion, kept, needs, prepared.request.memory // units.workers)
+            return Batches.of(draft, prepared.problem.W, diffusion, kept, needs, prepared.request.memory // executor.workers)
 
         steps: list[Json] = [{"iteration": t, "seconds": 0.0, "bytes": 0} for t in range(iterations + 1)]
-        for batch, computed in units.each(here, there, kept.todo, advance=advance):
+        for batch, computed in executor.each(here, there, kept.todo, advance=advance):
             if not kept.is_done(batch):
                 kept.take(batch, computed.notes, computed.scores, computed.tops)
             for total, step in zip(steps, computed.steps, strict=True):

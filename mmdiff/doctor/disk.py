@@ -1,4 +1,4 @@
-"""The store and the disk it lies on: room, filesystem, and how fast it writes and reads."""
+"""Checks of the store and its disk: free space, filesystem, and the speed of writing and reading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mmdiff.runtime.progress import Advance, Progress
 
 MEASURED_BYTES = 256 << 20
 _PIECE_BYTES = 16 << 20
-# A slow disk is measured on less, so that the doctor is not.
+# Each measurement ends after this time, so that slow disks take no longer.
 _PATIENCE_SECONDS = 1.5
 
 _LITTLE_ROOM = 10 << 30
@@ -32,14 +32,14 @@ _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.s3fs", "fus
 
 @dataclass(frozen=True)
 class Speed:
-    """Bytes per second, one piece after the other."""
+    """Sequential speed in bytes per second."""
 
     write: float
     read: float
 
 
 def check_disk(path: Path, progress: Progress) -> Iterator[Check]:
-    """What there is to say about a store that is at `path`, or will be."""
+    """Checks of a store at `path`, existing or not."""
     path = path.resolve()
     yield _check_store(path)
     yield check_room(free_bytes(path))
@@ -50,7 +50,7 @@ def check_disk(path: Path, progress: Progress) -> Iterator[Check]:
 def check_room(free: int) -> Check:
     if free >= _LITTLE_ROOM:
         return Check("store", "free_space", {"bytes": free})
-    advice = "A million descriptors of 256 dimensions take 1 GiB, and their graph comes on top. Make room, or use --store."
+    advice = "A million descriptors of 256 dimensions take 1 GiB, plus their graph. Free some space, or use another disk."
     return Check("store", "free_space", {"bytes": free}, Verdict.WORTH_KNOWING, advice)
 
 
@@ -59,14 +59,14 @@ def check_filesystem(kind: str | None) -> Iterator[Check]:
         return
     verdict, advice = Verdict.OK, ""
     if kind in _IN_MEMORY:
-        verdict, advice = Verdict.WORTH_KNOWING, "It takes memory, and is gone after a restart. Use --store for a disk."
+        verdict, advice = Verdict.WORTH_KNOWING, "It takes memory, and is lost at a restart. Put the store on a disk."
     elif kind in _NETWORK:
-        verdict, advice = Verdict.WORTH_KNOWING, "Over a network, diffusion waits for it. A local SSD is better: --store."
+        verdict, advice = Verdict.WORTH_KNOWING, "Diffusion is as slow as the network. Put the store on a local SSD."
     yield Check("store", "filesystem", {"type": kind}, verdict, advice)
 
 
 def filesystem_of(path: Path, mounts: str) -> str | None:
-    """The type of the filesystem that a path is on, from the lines of /proc/mounts; the last of equal mounts is on top."""
+    """The type of the filesystem of a path, from the text of /proc/mounts; the last of equal mounts is on top."""
     found: tuple[int, str | None] = (-1, None)
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
@@ -77,7 +77,7 @@ def filesystem_of(path: Path, mounts: str) -> str | None:
 
 
 def measure(folder: Path, advance: Advance) -> Speed:
-    """Writes a file as the store would, syncing every piece; drops it from the cache; reads it. It never has a name."""
+    """Writes an unnamed file as the store does, syncing every piece; drops it from the cache; reads it."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         written, writing = _write(file, advance)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -89,7 +89,7 @@ def _write(file: BinaryIO, advance: Advance) -> tuple[int, float]:
     random = np.random.default_rng()
     done, seconds = 0, 0.0
     while done < MEASURED_BYTES and seconds < _PATIENCE_SECONDS:
-        # Random, since some disks compress.
+        # Random bytes, since some disks compress.
         piece = random.bytes(_PIECE_BYTES)
         start = time.perf_counter()
         file.write(piece)
@@ -124,21 +124,21 @@ def _check_store(path: Path) -> Check:
 
 
 def _check_speed(path: Path, progress: Progress) -> Check:
-    # Beside the store, where nothing but artifacts belongs; a store that is a disk of its own is the only place on it.
+    # Beside the store, since nothing but artifacts belongs in it; within it if it is a mount point.
     folder = path if path.is_mount() else path.parent
     while not folder.exists():
         folder = folder.parent
     unknown = {"read_bytes_per_second": None, "write_bytes_per_second": None}
     if free_bytes(folder) < 2 * MEASURED_BYTES:
-        return Check("store", "speed", unknown, Verdict.WORTH_KNOWING, "There is no room to measure it. Make some first.")
+        return Check("store", "speed", unknown, Verdict.WORTH_KNOWING, "Too little free space to measure. Free some first.")
     try:
         with progress("measuring the disk", 2 * MEASURED_BYTES, "bytes") as advance:
             speed = measure(folder, advance)
     except OSError as error:
-        advice = f"Cannot write in {folder} ({error.strerror}). Make it writable, or choose another place with --store."
+        advice = f"Cannot write in {folder} ({error.strerror}). Make it writable, or put the store elsewhere."
         return Check("store", "speed", unknown, Verdict.PROBLEM, advice)
     facts = {"read_bytes_per_second": round(speed.read), "write_bytes_per_second": round(speed.write)}
     if speed.read >= _SLOW_BYTES_PER_SECOND:
         return Check("store", "speed", facts)
-    advice = "Diffusion reads the graph once for every iteration and batch. Put the store on an SSD with --store."
+    advice = "Diffusion reads the graph once for every iteration and batch. Put the store on an SSD."
     return Check("store", "speed", facts, Verdict.WORTH_KNOWING, advice)

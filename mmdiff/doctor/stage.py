@@ -1,4 +1,4 @@
-"""`mmdiff doctor`: what a maintainer would ask for in a bug report, with a verdict on each thing."""
+"""`mmdiff doctor`: the facts that a bug report needs, with a verdict on each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mmdiff.runtime.progress import Progress, silent
 
 
 def examine(store: Path, progress: Progress = silent) -> list[Check]:
-    """Looks at the software, the machine, and the disk that the store is on."""
+    """Checks the software, the machine, and the disk of the store."""
     return [*check_software(), *check_machine(), *check_disk(store, progress)]
 
 
 def worst(checks: Iterable[Check]) -> Verdict:
-    """The verdict on all of them."""
+    """The most serious verdict."""
     order = list(Verdict)
     return max((check.verdict for check in checks), key=order.index, default=Verdict.OK)
 
 
 def as_document(checks: Iterable[Check]) -> Json:
-    """The checks as plain values: by group, then by name."""
+    """The checks as plain values, by group and name."""
     checks = list(checks)
     document: Json = {"verdict": str(worst(checks))}
     for check in checks:

@@ -1,4 +1,4 @@
-"""A distribution in a few figures: its quantiles, and a histogram between the least value and the largest."""
+"""Distributions in a few numbers: quantiles, and a histogram between the smallest value and the largest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = ("min", "quarter", "median", "three_quarters", "max")
 
 
 def distribution(values: NDArray[Any]) -> Json:
-    """Of values."""
+    """The distribution of values."""
     quantiles = [float(quantile) for quantile in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))]
     low, high = quantiles[0], quantiles[-1]
     bins = 1 if high - low <= 1e-6 * abs(high) else _BINS
@@ -23,7 +23,7 @@ def distribution(values: NDArray[Any]) -> Json:
 
 
 def distribution_of_counts(counts: NDArray[np.int64]) -> Json:
-    """Of whole numbers, of which `counts[n]` are n. Bins grow geometrically: a few very large numbers are to be expected."""
+    """The distribution of integers of which `counts[n]` equal n. Bins grow geometrically, for a long tail."""
     up_to = np.cumsum(counts)
     ranks = [round(share * (int(up_to[-1]) - 1)) for share in (0, 0.25, 0.5, 0.75, 1)]
     quantiles = [int(np.searchsorted(up_to, rank, "right")) for rank in ranks]

@@ -1,4 +1,4 @@
-"""What lies in a store, in figures: one line for each artifact, and for one artifact the statistics worth knowing."""
+"""`mmdiff inspect`: a line for each artifact of a store, and details and statistics of one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.store.gc import find_garbage
 from mmdiff.formats.store.kinds import Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
@@ -17,12 +17,12 @@ from mmdiff.labels.classes import UNLABELLED, Classes
 from mmdiff.labels.ids import ids_of
 from mmdiff.runtime.staleness import made_from, reasons_stale, sources_gone
 
-# Statistics of values are taken on this many rows, spread evenly: enough for every digit that is shown.
+# Rows that statistics are taken on, evenly spread: enough for every digit shown.
 _SAMPLE_ROWS = 1 << 16
 
 
 def overview(store: Store, kinds: Kinds) -> Json:
-    """The store as a whole: its artifacts, and what `mmdiff gc` would remove."""
+    """All artifacts of the store, and the folders that a garbage collection would remove."""
     garbage = find_garbage(store)
     return {
         "store": str(store),
@@ -32,7 +32,7 @@ def overview(store: Store, kinds: Kinds) -> Json:
 
 
 def details(store: Store, name: str, kinds: Kinds) -> Json:
-    """All there is to say of one artifact without printing its rows."""
+    """Manifest, run and statistics of one artifact."""
     artifact = store.open_artifact(name)
     manifest = artifact.manifest
     return {
@@ -59,7 +59,7 @@ def rows(store: Store, name: str, span: str) -> Iterator[Json]:
     """Rows A to B-1 of an artifact, each with its id and labels."""
     artifact = store.open_artifact(name)
     if artifact.manifest.kind != "descriptors":
-        raise BadOption(f"--rows {span}: {name} has no rows to show. Artifacts descriptors/... have.")
+        raise BadOption(Parameter("rows", span), f": {name} has no rows to show. Artifacts descriptors/... have.")
     vectors = artifact.array("vectors")
     ids = ids_of(artifact)
     classes = Classes.of(artifact)
@@ -74,7 +74,7 @@ def _plain(value: Any) -> int | str:
 
 
 def _line(store: Store, name: str, kinds: Kinds) -> Json:
-    """What the overview says of one artifact."""
+    """The line of one artifact in the overview."""
     artifact = store.open_artifact(name)
     manifest = artifact.manifest
     return {
@@ -92,14 +92,14 @@ def _line(store: Store, name: str, kinds: Kinds) -> Json:
 
 
 def _span(span: str, length: int) -> tuple[int, int]:
-    """A:B as Python reads it, within what there is."""
+    """A:B as a Python slice, within the rows that exist."""
     start, colon, stop = span.partition(":")
     try:
         first, last, _ = slice(int(start) if start else None, int(stop) if stop else None).indices(length)
     except ValueError:
         colon = ""
     if not colon:
-        raise BadOption(f"--rows {span}: not a range. Write A:B, for rows A to B-1.")
+        raise BadOption(Parameter("rows", span), ": not a range. Write A:B, for rows A to B-1.")
     return first, last
 
 

@@ -62,7 +62,7 @@ class Searchers:
     """Who searches: so many threads of this process, or others, each with as many as its memory allows for."""
 
     threads: int
-    units: Executor = field(default_factory=LocalExecutor)
+    executor: Executor = field(default_factory=LocalExecutor)
     threads_of_each: int = 1
 
 
@@ -110,7 +110,7 @@ class ListWriter:
 
         with progress(what, spec.shape[0], "rows") as advance:
             advance(spec.shape[0] - sum(stop - start for start, stop in map(spec.rows, todo)))
-            for chunk, laid in searchers.units.each(write, there, todo, searchers.threads):
+            for chunk, laid in searchers.executor.each(write, there, todo, searchers.threads):
                 for writer, own in zip(writers, laid, strict=False):
                     adopt(writer, own)
                 start, stop = spec.rows(chunk)
@@ -213,7 +213,7 @@ def _by_factory(draft: Draft, artifact: Artifact, sample: Sample, searchers: Sea
 
     writer = ListWriter.declare(draft.array, len(cells.vectors), k)
     # Faiss uses all cores for one block of queries. What is on our GPUs is searched there.
-    own = Searchers(1, LocalExecutor() if index.on_gpus else searchers.units)
+    own = Searchers(1, LocalExecutor() if index.on_gpus else searchers.executor)
     writer.fill(find_in(index, cells.vectors, k), f"searching with {parameters['index']}", progress, own, on_disk)
     measured = sample.recall(writer.mapped()[1][sample.rows])
     return {**measured.to_json(), "exact": False, "tuning": tuned, "search": index.parameters}

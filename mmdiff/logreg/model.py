@@ -1,8 +1,6 @@
-"""A model as the bytes of a safetensors file, which torch, numpy and others load without running any code.
+"""A logistic regression as the bytes of a safetensors file, which torch, numpy and others load without running any code.
 
-Tensors `weight` (C, D), `bias` (C) and `class_numbers` (C). There is no metadata, whose order would not be the same each time.
-
-What `mmdiff inspect` tells of a logistic regression.
+Tensors: `weight` (C, D), `bias` (C), `class_numbers` (C). Metadata is left out: its order would differ from file to file.
 """
 
 from __future__ import annotations
@@ -22,12 +20,14 @@ from mmdiff.logreg.training import Model
 
 
 def to_safetensors(model: Model, classes: Classes) -> NDArray[np.uint8]:
+    """The bytes of the file."""
     numbers = np.arange(len(classes)) if classes.numbers is None else classes.numbers
     tensors = {"weight": model.weight, "bias": model.bias, "class_numbers": np.array(numbers, np.int64)}
     return np.frombuffer(_safetensors().save(tensors), np.uint8)
 
 
 def from_safetensors(artifact: Artifact) -> Model:
+    """The model of an artifact."""
     try:
         tensors = _safetensors().load(artifact.array("safetensors").tobytes())
         return Model(tensors["weight"], tensors["bias"])
@@ -40,11 +40,12 @@ def _safetensors() -> Any:
 
 
 def what_logreg(artifact: Artifact) -> str:
+    """One line for `inspect`."""
     facts = artifact.manifest.facts
     return f"{facts['classes']:,} classes of {facts['width']:,} values, from {facts['samples']:,} seeds"
 
 
 def logreg_statistics(artifact: Artifact) -> Json:
-    """How long the weights of classes are, and their biases."""
+    """The lengths of the classes' weights and the biases, for `inspect`."""
     model = from_safetensors(artifact)
     return {"weight_norms": distribution(np.linalg.norm(model.weight, axis=1)), "biases": distribution(model.bias)}

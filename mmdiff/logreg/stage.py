@@ -1,11 +1,10 @@
-"""`mmdiff logreg --tune`: the learning rate, batch size and L2 that do best on seeds that were held out (paper, section 4.1).
-
-A class of one seed cannot hold one out; it is learned all the same, so the classes of the others are told from it too.
-
-`mmdiff logreg`: from the seeds to a model, and from the model to log-probabilities of the test points.
+"""`mmdiff logreg`: logistic regression on the seeds, and log-probabilities of the test points (paper, section 4.1).
 
 descriptors/seeds -> models/logreg
 models/logreg + descriptors/test -> scores/logreg
+
+Tuning chooses learning rate, batch size and L2 by the accuracy on held-out seeds. A class with one seed holds none out, but is
+trained on.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from numpy.typing import NDArray
 from mmdiff.evaluation.metrics import ranks_of
 from mmdiff.evaluation.scores import SCHEMA as SCORES_SCHEMA
 from mmdiff.evaluation.scores import SEEDS, TEST
-from mmdiff.formats.errors import BadLabels, BadOption, Missing, WidthMismatch
+from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter, WidthMismatch, call, one_of
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.labels.classes import Classes
 from mmdiff.logreg.model import from_safetensors, to_safetensors
-from mmdiff.logreg.training import Device, Model, Options, Samples, choose_device, load_torch, train
+from mmdiff.logreg.training import DEVICES, Device, Model, Options, Samples, choose_device, load_torch, train
 from mmdiff.runtime.find_or_make import Made, input_of, make
 from mmdiff.runtime.progress import Progress, silent
 
@@ -41,7 +40,7 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True)
 class Tuned:
-    """The options that did best, and what all of them did: accuracies are means over classes, as training is balanced."""
+    """The best options, and the accuracies of all: means over classes, since training is balanced."""
 
     options: Options
     tried: list[Json]
@@ -49,23 +48,29 @@ class Tuned:
 
 
 def tune(descriptors: NDArray[Any], samples: Samples, classes: int, options: Options, progress: Progress = silent) -> Tuned:
-    """Tries the grid. Best is the highest top-5, then top-1 accuracy, then the largest L2 and what was tried first."""
+    """Tries the grid. The best has the highest top-5, then top-1 accuracy, then the largest L2, then comes first."""
     kept, out = samples.held_out(HELD_OUT, options.seed)
     if not len(out):
         raise BadLabels(
-            "--tune: no class has two seeds, so none can be held out. Import more seeds, or give --lr, --batch-size and "
-            "--weight-decay."
+            Parameter("tune", True),
+            ": no class has two seeds, so none can be held out. Import more seeds, or give ",
+            Parameter("lr"),
+            ", ",
+            Parameter("batch_size"),
+            " and ",
+            Parameter("weight_decay"),
+            ".",
         )
     grid = [
         replace(options, lr=lr, batch_size=size, weight_decay=decay)
         for decay, lr, size in product(sorted(WEIGHT_DECAYS, reverse=True), LRS, BATCH_SIZES)
     ]
     tried: list[Json] = []
-    held = descriptors[out.rows]
+    held_out = descriptors[out.rows]
     with progress("tuning", len(grid) * options.iterations, "batches") as advance:
         for candidate in grid:
             model = train(descriptors, kept, classes, candidate, advance)
-            ranks = ranks_of(model.log_probabilities(held), out.classes[:, None])
+            ranks = ranks_of(model.log_probabilities(held_out), out.classes[:, None])
             tops = {f"top{k}": round(_mean_over_classes(ranks <= k, out.classes), 6) for k in (1, 5)}
             tried.append(
                 {"lr": candidate.lr, "batch_size": candidate.batch_size, "weight_decay": candidate.weight_decay} | tops
@@ -74,7 +79,7 @@ def tune(descriptors: NDArray[Any], samples: Samples, classes: int, options: Opt
 
 
 def best_of(tried: Sequence[Json]) -> int:
-    """The first of those with the highest top-5 accuracy, among them the highest top-1."""
+    """The first of those with the highest top-5 accuracy and, among them, the highest top-1 accuracy."""
     return max(range(len(tried)), key=lambda i: (tried[i]["top5"], tried[i]["top1"], -i))
 
 
@@ -90,7 +95,7 @@ _TUNED = ("lr", "batch_size", "weight_decay")
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; None stands for the default, or with `tune` for what does best."""
+    """Parameters of a logistic regression; None is the default, or with `tune` the best value."""
 
     lr: float | None = None
     batch_size: int | None = None
@@ -121,11 +126,11 @@ class Outcome:
 
 
 def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome:
-    """Makes what is missing of the model and its scores, or out of date."""
+    """Makes the model and its scores, where they are missing or stale."""
     store = Store.open(path)
     options = _checked(request)
     if store.id(SEEDS) is None:
-        raise Missing(f"{store.path}: there are no seeds. Run first: mmdiff import FILE --labels FILE --role seeds")
+        raise Missing(f"{store.path}: there are no seeds. Run first: ", call("add", FILE, labels=FILE, role="seeds"))
     seeds = store.open_artifact(SEEDS)
     test = store.open_artifact(TEST) if store.id(TEST) is not None else None
     if test is not None:
@@ -138,7 +143,7 @@ def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome
         fill = _Training(seeds, options, request.tune, progress).fill
         model = make(publication, model_name, recipe, request.command, fill, torch=version("torch"))
         if test is None:
-            return Outcome(model, None, ["there are no test points, so there are no scores. Import them with --role test."])
+            return Outcome(model, None, ["no test points were imported, so there are no scores."])
         inputs = {"model": input_of(model.artifact), "seeds": input_of(seeds), "test": input_of(test)}
         recipe = Recipe("scores", SCORES_SCHEMA, {"method": "logreg", **parameters}, inputs)
         classify = from_safetensors(model.artifact)
@@ -153,13 +158,13 @@ def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome
 
 
 def raw_descriptors(artifact: Artifact) -> NDArray[Any]:
-    """Descriptors as they were; where they are not kept apart, the vectors are."""
+    """The descriptors as they were imported; the vectors, where those are not kept separately."""
     return artifact.array("raw" if "raw" in artifact else "vectors")
 
 
 @dataclass(frozen=True)
 class _Training:
-    """Learns the model of the seeds."""
+    """Trains the model on the seeds."""
 
     seeds: Artifact
     options: Options
@@ -195,33 +200,39 @@ def _write_scores(draft: Draft, model: Model, classes: Classes, test: Artifact, 
 
 
 def _parameters(request: Request, options: Options, device: str) -> Json:
-    """All that decides what the model will be. CPU and GPU round differently, so it matters which it is."""
+    """All that decides the model. CPU and GPU round differently, so the device is part of it."""
     values = asdict(options) | {"device": device, "tune": request.tune}
     return {key: value for key, value in values.items() if not (request.tune and key in _TUNED)}
 
 
 def _checked(request: Request) -> Options:
-    given = [f"--{key.replace('_', '-')}" for key in _TUNED if getattr(request, key) is not None]
+    one_of("device", request.device, DEVICES)
+    given = [key for key in _TUNED if getattr(request, key) is not None]
     if request.tune and given:
-        raise BadOption(f"--tune chooses {', '.join(given)}. Leave out one or the other.")
+        names = [part for key in given for part in (", ", Parameter(key))][1:]
+        raise BadOption(Parameter("tune", True), " chooses ", *names, ". Leave out one or the other.")
     options = request.options()
-    for name, value, least in (("--batch-size", options.batch_size, 1), ("--iterations", options.iterations, 1)):
-        if value < least:
-            raise BadOption(f"{name} {value}: at least {least} is needed.")
+    for name in ("batch_size", "iterations"):
+        if getattr(options, name) < 1:
+            raise BadOption(Parameter(name, getattr(options, name)), ": at least 1 is needed.")
     if not 0 < options.lr < np.inf:
-        raise BadOption(f"--lr {options.lr:g}: a learning rate above 0 is needed, such as {Options.lr:g}.")
+        raise BadOption(Parameter("lr", options.lr), f": a learning rate above 0 is needed, such as {Options.lr:g}.")
     if not 0 <= options.weight_decay < np.inf:
-        raise BadOption(f"--weight-decay {options.weight_decay:g}: 0 or more is needed, such as {Options.weight_decay:g}.")
+        raise BadOption(
+            Parameter("weight_decay", options.weight_decay), f": 0 or more is needed, such as {Options.weight_decay:g}."
+        )
     return options
 
 
 def _refuse_other_width(seeds: Artifact, test: Artifact) -> None:
-    """Seeds whose raw descriptors are kept and test points whose are not, or the other way round, cannot be compared."""
+    """Refuses seeds and test points of which only one has raw descriptors, or of different widths."""
     own, other = (artifact.spec("raw" if "raw" in artifact else "vectors").shape[1] for artifact in (seeds, test))
     kept = ["raw" in artifact for artifact in (seeds, test)]
     if own != other or kept[0] != kept[1]:
         lacking = SEEDS if kept[1] and not kept[0] else TEST
         raise WidthMismatch(
             f"{SEEDS} has descriptors of {own} values ({'raw' if kept[0] else 'reduced'}), {TEST} of {other} "
-            f"({'raw' if kept[1] else 'reduced'}). Import {lacking.partition('/')[2]} again, with --keep-raw like the other."
+            f"({'raw' if kept[1] else 'reduced'}). Import {lacking.partition('/')[2]} again, with ",
+            Parameter("keep_raw", True),
+            " like the other.",
         )

@@ -1,12 +1,11 @@
-"""Which rows a batch of the logistic regression has: a class is drawn first, then one of its seeds (paper, section 4.1).
+"""Multinomial logistic regression, the baseline that the paper compares diffusion with and fuses it with (section 4.1).
 
-So a class of one seed is seen as often as one of a thousand. Draws depend on the seed alone, not on the machine.
+Stochastic gradients with momentum and L2, on batches that are balanced over classes: a class is drawn first, then one of its
+seeds, so a class of one seed is seen as often as one of a thousand. Draws depend on the random seed alone, not on the machine.
 
-Multinomial logistic regression: the baseline that the paper compares diffusion with, and fuses it with (section 4.1).
-
-Stochastic gradients with momentum and L2, on batches that are balanced over classes. Descriptors are centred and divided by
-one number, their root mean square length, so that a learning rate means the same whatever they are; what comes out is the
-model for descriptors as they are. The learning rate falls linearly to zero, so the last batches do not show in the result.
+Descriptors are centred and divided by their root mean square length, so that a learning rate means the same for all
+descriptors; the model is for descriptors as they are. The learning rate falls linearly to zero, so that the last batches do not
+dominate the result.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.extras import load
 from mmdiff.labels.classes import UNLABELLED
 from mmdiff.runtime.progress import Advance
 
-# Batches that are drawn at a time.
+# Batches drawn at a time.
 _AHEAD = 64
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Seeds by class: row `rows[i]` is of class `classes[i]`, and `classes` never decreases. A row with two labels is two."""
+    """Seeds sorted by class: row `rows[i]` has class `classes[i]`. A row with two labels is two samples."""
 
     rows: NDArray[np.int64]
     classes: NDArray[np.int64]
 
     @classmethod
     def of(cls, labels: NDArray[np.integer]) -> Samples:
-        """From labels of shape (n) or (n, m), UNLABELLED where there is none."""
+        """From labels of shape (n) or (n, m), UNLABELLED for none."""
         table = labels.reshape(len(labels), -1)
         rows, places = np.nonzero(table != UNLABELLED)
         classes = table[rows, places].astype(np.int64)
@@ -48,7 +47,7 @@ class Samples:
         return len(self.rows)
 
     def batches(self, size: int, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """`count` batches of rows and their classes."""
+        """Yields `count` batches of rows and their classes."""
         draw = np.random.default_rng(seed)
         _, first, members = np.unique(self.classes, return_index=True, return_counts=True)
         for start in range(0, count, _AHEAD):
@@ -59,7 +58,7 @@ class Samples:
                 yield self.rows[batch], self.classes[batch]
 
     def held_out(self, share: float, seed: int) -> tuple[Samples, Samples]:
-        """Samples to learn from, and a share of those of each class that has two or more, at least one and never all."""
+        """Samples to train on, and held-out samples: a share of each class with two or more, at least one and never all."""
         draw = np.random.default_rng(seed)
         out = np.zeros(len(self), bool)
         for label in np.unique(self.classes):
@@ -71,18 +70,19 @@ class Samples:
 
 
 Device = Literal["auto", "cpu", "gpu"]
+DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
 
-# Multiply-adds of a batch from which on more than one core is of use. Below, threads mostly wait for each other: on two cores
-# that others use too, a batch of 256 x 320 x 80 took 13 times the processor time of one thread.
+# Multiply-adds of a batch from which several threads pay. Below, threads mostly wait for each other: on two busy cores, a batch
+# of 256 x 320 x 80 took 13 times the processor time of one thread.
 _WORTH_THREADS = 1 << 28
-# Descriptors up to this size are converted once and stay in memory (or on the GPU) while batches are drawn from them.
+# Descriptors up to this size are converted once and stay in memory, or on the GPU.
 _RESIDENT_BYTES = 2 << 30
 _BLOCK_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to train. The defaults were chosen on group 1 of the Tiny ImageNet descriptors, for one to twenty seeds a class."""
+    """Training parameters. The defaults were chosen on group 1 of Tiny ImageNet, for 1 to 20 seeds per class."""
 
     lr: float = 1.0
     batch_size: int = 256
@@ -95,13 +95,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Model:
-    """A linear classifier of descriptors as they are: the logits of x are `weight @ x + bias`."""
+    """A linear classifier of descriptors: the logits of x are `weight @ x + bias`."""
 
     weight: NDArray[np.float32]
     bias: NDArray[np.float32]
 
     def log_probabilities(self, descriptors: NDArray[Any]) -> NDArray[np.float32]:
-        """Of each row for each class; in blocks, since rows as they lie on disk may be many and narrow in their dtype."""
+        """Log-probabilities (rows, classes), in blocks: mapped rows may be many, and widen when converted."""
         found = np.empty((len(descriptors), len(self.bias)), np.float32)
         for start in range(0, len(descriptors), _BLOCK_ROWS):
             logits = descriptors[start : start + _BLOCK_ROWS].astype(np.float32) @ self.weight.T + self.bias
@@ -118,7 +118,7 @@ def train(
     options: Options = Options(),  # noqa: B008
     advance: Advance = lambda _: None,
 ) -> Model:
-    """Learns to tell the classes of the samples apart; one of the `classes` that no sample has is only ever learned against."""
+    """Trains on the samples. A class without samples gets low scores."""
     torch = load_torch()
     device = choose_device(torch, options.device)
     work = options.batch_size * descriptors.shape[1] * classes
@@ -128,14 +128,14 @@ def train(
         weight = torch.zeros((classes, descriptors.shape[1]), device=device)
         bias = torch.zeros(classes, device=device)
         parameters = [weight, bias]
-        # L2 on the weights only: how frequent a class is, is no matter of length.
+        # L2 on the weights only: biases stand for the frequency of classes.
         groups = [{"params": [weight], "weight_decay": options.weight_decay}, {"params": [bias]}]
         sgd = torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, weight_decay=0.0)
         ones = torch.full((options.batch_size, 1), -1.0, device=device)
         batches = samples.batches(options.batch_size, options.iterations, options.seed)
         for step, (batch, labels) in enumerate(batches):
             x = rows.take(batch)
-            # The gradient of the cross-entropy by the logits: probabilities, less one for the class that is right.
+            # The gradient of the cross-entropy by the logits: probabilities, less one for the true class.
             error = torch.softmax(torch.addmm(bias, x, weight.T), dim=1)
             error.scatter_add_(1, torch.from_numpy(labels).to(device)[:, None], ones)
             error /= options.batch_size
@@ -149,7 +149,12 @@ def train(
     model = Model(learned.astype(np.float32), (offset - learned @ mean).astype(np.float32))
     if not (np.isfinite(model.weight).all() and np.isfinite(model.bias).all()):
         raise BadOption(
-            f"--lr {options.lr:g}: the regression diverged. Use a smaller one, such as --lr {options.lr / 10:g}, or --tune."
+            Parameter("lr", options.lr),
+            ": the regression diverged. Use a smaller one, such as ",
+            Parameter("lr", float(f"{options.lr / 10:g}")),
+            ", or ",
+            Parameter("tune", True),
+            ".",
         )
     return model
 
@@ -159,15 +164,20 @@ def load_torch() -> Any:
 
 
 def choose_device(torch: Any, wanted: Device) -> str:
-    """What torch calls the device; a GPU that was asked for must be there."""
+    """The name of the device in torch; a requested GPU must exist."""
     present = bool(torch.cuda.is_available())
     if wanted == "gpu" and not present:
-        raise BadOption("--device gpu: torch finds no GPU. Use --device cpu, or a torch that was built for your GPU.")
+        raise BadOption(
+            Parameter("device", "gpu"),
+            ": torch finds no GPU. Use ",
+            Parameter("device", "cpu"),
+            ", or a torch that was built for your GPU.",
+        )
     return "cuda" if present and wanted != "cpu" else "cpu"
 
 
 def _centre_and_length(descriptors: NDArray[Any], samples: Samples) -> tuple[NDArray[np.float64], float]:
-    """The mean of the rows that samples are of, and the root mean square of their distances from it."""
+    """The mean of the sampled rows, and the root mean square of their distances from it."""
     used = np.unique(samples.rows)
     total, squares = np.zeros(descriptors.shape[1]), 0.0
     for start in range(0, len(used), _BLOCK_ROWS):
@@ -176,12 +186,12 @@ def _centre_and_length(descriptors: NDArray[Any], samples: Samples) -> tuple[NDA
         squares += float((block**2).sum())
     mean = total / len(used)
     spread = squares / len(used) - float(mean @ mean)
-    # One row, or rows that are all alike, have no spread: any length will do.
+    # A single row, or equal rows, have no spread: any length will do.
     return mean, float(np.sqrt(spread)) if spread > 1e-12 * squares else 1.0
 
 
 class _Rows:
-    """Batches of rows, centred and scaled: from a tensor of all rows where they are few, else read where they lie."""
+    """Batches of centred and scaled rows: from a tensor of all rows where they are few, else from the map."""
 
     def __init__(self, torch: Any, device: str, descriptors: NDArray[Any], mean: NDArray[np.float64], length: float) -> None:
         self.torch, self.device, self.descriptors, self.length = torch, device, descriptors, length
@@ -204,7 +214,7 @@ class _Rows:
 
 @contextmanager
 def _threads(torch: Any, count: int | None) -> Iterator[None]:
-    """Torch on so many threads, or on as many as it likes."""
+    """Limits torch to a number of threads; None leaves it alone."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

@@ -1,7 +1,7 @@
-"""Who does the independent units of a stage: this process, or the workers of a cluster (`cluster.py`).
+"""Executors: the independent work units of a stage, done by this process or by the workers of a cluster (`dask.py`).
 
-A stage says what it does with a unit here, and how others can do the same. Whoever does it, the stage hears of every unit that
-is done and keeps what came of it; so its loop over units is written once.
+A stage says how to do a unit here, and how a worker can do the same. It receives the result of every unit and keeps it, so its
+loop over units is written once.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ ResultOut = TypeVar("ResultOut", covariant=True)
 
 
 class Work(Protocol[UnitIn, ResultOut]):
-    """What others do with a unit. It is small, since it is sent to them, and opens for itself what it needs."""
+    """The work of a stage for workers. It is sent to them, so it is small, and opens its inputs itself."""
 
     def opened(self) -> AbstractContextManager[Callable[[UnitIn, Advance], ResultOut]]:
-        """The function to call for each unit, which tells how far it has come within the unit; made once by each process."""
+        """The function that does a unit and reports its progress within it; opened once by each worker."""
 
 
 class Executor(Protocol):
-    """Does units of work."""
+    """Does the work units of a stage."""
 
     @property
     def workers(self) -> int:
-        """How many do units at the same time, each with all that a stage holds."""
+        """Workers that do units at the same time, each with all the memory that a stage takes."""
 
     def each(
         self,
@@ -43,13 +43,13 @@ class Executor(Protocol):
     ) -> Iterator[tuple[Unit, Result]]:
         """Yields units with their results, in any order.
 
-        This process calls `here`, in so many threads at a time, or one after the other where `threads` is None because each
-        unit uses all cores itself. Other processes call what `there` makes; `advance` gets their progress within units.
+        This process calls `here` in `threads` threads; None means one unit after the other, each on all cores. Workers call
+        the work that `there` returns; `advance` gets their progress within units.
         """
 
 
 class LocalExecutor:
-    """This process does all of them."""
+    """Does all units in this process."""
 
     workers = 1
 

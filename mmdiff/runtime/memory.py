@@ -1,9 +1,7 @@
-"""The limits that a container or a batch system sets: control groups of version 2 and 1.
+"""Memory of this process and of the machine, and the limits of control groups (versions 1 and 2) on memory and processors.
 
-A process is in a group, which lies in others, and the tightest limit of them all holds. Within a container the path of the
-group may be that of the host, whose folders are not there; then the limits of those that are there count.
-
-How much memory this process holds and the machine has, so that a stage can keep within what it is allowed.
+A process is in a group, which is in others; the tightest limit of all holds. In a container, the path of the group may be that
+of the host, whose folders are absent; then the folders that exist count.
 """
 
 from __future__ import annotations
@@ -21,19 +19,19 @@ _UNLIMITED = 1 << 60
 
 @dataclass(frozen=True)
 class Cgroups:
-    """The groups of this process."""
+    """The control groups of this process."""
 
     root: Path = Path("/sys/fs/cgroup")
     membership: Path = Path("/proc/self/cgroup")
 
     def memory_limit(self) -> int | None:
-        """The bytes that the process and its siblings may use."""
+        """The bytes that the group may use."""
         texts = [*self._files("", "memory.max"), *self._files("memory", "memory.limit_in_bytes")]
         limits = [limit for _, text in texts if (limit := parse_memory_limit(text)) is not None]
         return min(limits, default=None)
 
     def memory_left(self) -> int | None:
-        """The bytes up to the first limit that will be met; files in the cache make room when they have to."""
+        """The bytes left below the tightest limit, including reclaimable page cache."""
         left = []
         for controller, limit_file, usage_file, cache in (
             ("", "memory.max", "memory.current", "inactive_file"),
@@ -46,14 +44,14 @@ class Cgroups:
         return min(left, default=None)
 
     def cpu_limit(self) -> float | None:
-        """The cores' worth of time that the process and its siblings may use."""
+        """The processor time that the group may use, in cores."""
         texts = [text for _, text in self._files("", "cpu.max")]
         texts += [f"{quota} {_read(folder / 'cpu.cfs_period_us')}" for folder, quota in self._files("cpu", "cpu.cfs_quota_us")]
         limits = [limit for text in texts if (limit := parse_cpu_limit(text)) is not None]
         return min(limits, default=None)
 
     def _files(self, controller: str, name: str) -> Iterator[tuple[Path, str]]:
-        """The folders, from the process's own group outwards, that have such a file, and what it says."""
+        """Folders with such a file, from the process's group outwards, and the text of the file."""
         group = parse_membership(_read(self.membership)).get(controller)
         if group is None:
             return
@@ -65,7 +63,7 @@ class Cgroups:
 
 
 def parse_membership(text: str) -> dict[str, str]:
-    """The group of each controller from /proc/self/cgroup; that of version 2 under the empty name."""
+    """The group of each controller from /proc/self/cgroup; version 2 has the empty name."""
     groups = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -85,7 +83,7 @@ def parse_cpu_limit(text: str) -> float | None:
 
 
 def parse_statistic(text: str, name: str) -> int:
-    """A value from memory.stat, 0 if it is not there."""
+    """A value from memory.stat, 0 if it is absent."""
     values = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
     return int(values.get(name, 0))
 
@@ -98,13 +96,13 @@ def _read(path: Path) -> str:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is not a file's: what `--memory` limits."""
+    """Anonymous memory of this process: without mapped files. This is the memory that users limit."""
     status = Path("/proc/self/status").read_text()
     return sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
 
 
 def machine_memory(cgroups: Cgroups, meminfo: str) -> tuple[int, int]:
-    """Total and available bytes: the machine's, from /proc/meminfo, or what the control group leaves of them."""
+    """Total and available bytes of the machine, from /proc/meminfo, within the limits of the control group."""
     values = {key: int(rest.split()[0]) << 10 for key, _, rest in (line.partition(":") for line in meminfo.splitlines())}
     total, available = values["MemTotal"], values["MemAvailable"]
     limit, left = cgroups.memory_limit(), cgroups.memory_left()
@@ -112,7 +110,7 @@ def machine_memory(cgroups: Cgroups, meminfo: str) -> tuple[int, int]:
 
 
 def available_bytes() -> int:
-    """Memory that nobody holds; what is in the page cache makes room."""
+    """Available memory, including reclaimable page cache."""
     return machine_memory(Cgroups(), Path("/proc/meminfo").read_text())[1]
 
 

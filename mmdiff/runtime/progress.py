@@ -1,4 +1,4 @@
-"""How long work tells where it stands, without knowing who listens."""
+"""Progress callbacks, independent of how progress is displayed."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["Advance", "Progress", "silent"]
 
 @contextmanager
 def silent(what: str, total: int, unit: str) -> Iterator[Advance]:  # noqa: ARG001
-    """Tells nobody."""
+    """Shows nothing."""
     yield lambda _: None

@@ -1,4 +1,4 @@
-"""What the workers of a cluster do (`cluster.py`): one unit at a time, with what they have opened for its stage."""
+"""The worker side of a Dask cluster (`dask.py`): one work unit at a time, on inputs that stay open for its stage."""
 
 from __future__ import annotations
 
@@ -19,45 +19,48 @@ from mmdiff.runtime.executor import Result, Unit, Work
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores, limit_cores, machine_cores
 
-_TELL_SECONDS = 0.5
+_REPORT_SECONDS = 0.5
 
-# Units use all cores that there are for them, whatever Dask takes for the number of threads of a worker.
+# A unit uses all cores of its worker, whatever number of threads Dask assumes.
 _one_at_a_time = threading.Lock()
 _open: dict[str, tuple[ExitStack, Any]] = {}
 
 
-def look(needed: Path) -> str:
-    """The version of this worker, which sees what it needs."""
+def check_worker(needed: Path) -> str:
+    """The version of mmdiff on this worker; raises an error unless it sees the path that is needed."""
     if not needed.exists():
         host = os.uname().nodename
         raise ClusterError(f"a worker on {host} cannot see {needed}. All workers need it at the same path: mount it there.")
     return mmdiff.__version__
 
 
-def do(token: str, work: Work[Unit, Result], unit: Unit, needed: Path, neighbours: int, ear: tuple[str, int]) -> Any:
-    """One unit, on this worker's share of the cores of its machine; returns how far it came in the end, too."""
+def do(token: str, work: Work[Unit, Result], unit: Unit, needed: Path, sharing: int, topic: tuple[str, int]) -> Any:
+    """Does a unit on this worker's share of the cores, when `sharing` workers share a machine; returns the progress too.
+
+    `topic` is the Dask topic that progress is reported on, and the number of the unit there.
+    """
     from distributed import get_worker
 
     worker = get_worker()
     with _one_at_a_time:
-        look(needed)
-        limit_cores(max(1, machine_cores() // neighbours))
+        check_worker(needed)
+        limit_cores(max(1, machine_cores() // sharing))
         count, clock = 0, time.monotonic()
 
-        def tell(more: int) -> None:
+        def advance(more: int) -> None:
             nonlocal count, clock
             count += more
-            if time.monotonic() - clock > _TELL_SECONDS:
-                worker.log_event(ear[0], (ear[1], count))
+            if time.monotonic() - clock > _REPORT_SECONDS:
+                worker.log_event(topic[0], (topic[1], count))
                 clock = time.monotonic()
 
         with threadpool_limits(cores()):
-            result = _opened(token, work)(unit, tell)
+            result = _opened(token, work)(unit, advance)
         return result, count
 
 
 def _opened(token: str, work: Work[Unit, Result]) -> Callable[[Unit, Advance], Result]:
-    """The work of a stage, opened when its first unit comes, and closed when the next stage begins."""
+    """The work of a stage, opened for its first unit and closed when the next stage begins."""
     if token not in _open:
         _close()
         stack = ExitStack()

@@ -1,4 +1,4 @@
-"""The doctor sees limits, missing and doubled software and bad disks, and leaves nothing behind."""
+"""`mmdiff doctor` finds limits, missing and duplicate software and slow disks, and leaves no files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(folder: Path, *options: str) -> Any:
 
 
 def install(folder: Path, name: str, version: str) -> None:
-    """A distribution as pip would leave it, without its module."""
+    """Metadata of a distribution as pip installs it, without its module."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

@@ -1,4 +1,4 @@
-"""`mmdiff evaluate`: ranks in which ties never help, accuracies of all and of novel classes, and what goes wrong."""
+"""`mmdiff evaluate`: ranks in which ties never help, accuracies of all and of novel classes, worst classes, margins."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from mmdiff.evaluation.metrics import (
     accuracies,
     bootstrap_interval,
     by_class,
+    evaluate_scores,
     margins,
     novel_ranks,
     predictions,
@@ -29,6 +30,7 @@ from mmdiff.evaluation.metrics import (
     top_k_accuracy,
     worst_classes,
 )
+from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch
 from mmdiff.formats.store.store import Store
 from mmdiff.logreg.stage import Request as LogregRequest
 from mmdiff.logreg.stage import logreg
@@ -50,7 +52,7 @@ from tests.support.stores import tree
 
 @st.composite
 def labelled_scores(draw: st.DrawFn) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Scores with many ties, and up to two labels a row."""
+    """Scores with many ties, and up to two labels per row."""
     rows, classes, per_row = draw(st.integers(1, 12)), draw(st.integers(1, 6)), draw(st.integers(1, 2))
     values = st.one_of(st.integers(0, 3).map(float), st.just(float("nan")))
     scores = draw(hnp.arrays(np.float32, (rows, classes), elements=values))
@@ -157,14 +159,14 @@ def scored(tmp_path: Path) -> Path:
 
 
 def test_every_scores_of_the_store_is_evaluated_at_every_iteration(scored: Path) -> None:
-    report = run_json(scored, "evaluate --novel 1,3 --top 1 --top 2")
+    evaluated = run_json(scored, "evaluate --novel 1,3 --top 1 --top 2")
     store = Store.open(scored / "store")
     labels = store.open_artifact("descriptors/test").array("labels")
-    assert [entry["artifact"] for entry in report["scores"]] == ["scores/diffusion", "scores/logreg"]
-    for entry in report["scores"]:
-        planes = store.open_artifact(entry["artifact"]).array("scores")
-        for figures, plane in zip(entry["iterations"], planes, strict=True):
-            ranks = np.array(naive_ranks(plane, labels[:, None], NO_RANK))
+    assert [entry["artifact"] for entry in evaluated["scores"]] == ["scores/diffusion", "scores/logreg"]
+    for entry in evaluated["scores"]:
+        stored = store.open_artifact(entry["artifact"]).array("scores")
+        for figures, scores in zip(entry["iterations"], stored, strict=True):
+            ranks = np.array(naive_ranks(scores, labels[:, None], NO_RANK))
             for group, points in (("all", labels >= 0), ("novel", np.isin(labels, [1, 3]))):
                 for k in (1, 2):
                     assert figures[group][f"top{k}"]["accuracy"] == pytest.approx((ranks[points] <= k).mean(), abs=1e-6)
@@ -174,9 +176,33 @@ def test_every_scores_of_the_store_is_evaluated_at_every_iteration(scored: Path)
             "classes_without_seeds": 0,
             "classes_without_test_points": 0,
         }
-    assert [plane["iteration"] for plane in report["scores"][0]["iterations"]] == [1, 2, 3]
-    assert [plane["iteration"] for plane in report["scores"][1]["iterations"]] == [None]
-    assert run_json(scored, "evaluate --novel 1,3 --top 1 --top 2") == report
+    assert [one["iteration"] for one in evaluated["scores"][0]["iterations"]] == [1, 2, 3]
+    assert [one["iteration"] for one in evaluated["scores"][1]["iterations"]] == [None]
+    assert run_json(scored, "evaluate --novel 1,3 --top 1 --top 2") == evaluated
+
+
+def test_arrays_are_evaluated_to_the_same_numbers(scored: Path) -> None:
+    store = Store.open(scored / "store")
+    labels = store.open_artifact("descriptors/test").array("labels")
+    for entry in run_json(scored, "evaluate --top 1 --top 3")["scores"]:
+        stored = store.open_artifact(entry["artifact"]).array("scores")
+        for expected, scores in zip(entry["iterations"], stored, strict=True):
+            for columns in (labels, labels[:, None], np.stack([labels, np.full_like(labels, -1)], axis=1)):
+                found = evaluate_scores(scores, columns, top=(3, 1))
+                assert {top: accuracy.to_json() for top, accuracy in found.items()} == expected["all"]
+
+
+def test_rows_without_labels_do_not_count_and_bad_labels_are_refused() -> None:
+    scores, labels = np.eye(4, dtype=np.float32), np.array([0, 1, -1, 0])
+    assert evaluate_scores(scores, labels)["top1"].accuracy == pytest.approx(2 / 3)
+    with pytest.raises(BadLabels, match="row 1: label 4, but the scores are of 4 classes"):
+        evaluate_scores(scores, np.array([0, 4, 1, 1]))
+    with pytest.raises(BadLabels, match="no row has a label"):
+        evaluate_scores(scores, np.full(4, -1))
+    with pytest.raises(CountMismatch, match="labels of 3 rows"):
+        evaluate_scores(scores, labels[:3])
+    with pytest.raises(BadOption, match="top=0: at least 1 is needed"):
+        evaluate_scores(scores, labels, top=(0,))
 
 
 def test_text_names_everything_once(scored: Path) -> None:
@@ -247,24 +273,24 @@ def test_points_of_a_class_that_has_a_name_but_no_seeds_are_misses(tmp_path: Pat
     scores = np.zeros((1, 40, 4), np.float32)
     scores[0, np.arange(40), truth] = 1
     publish_diffusion(Store.open(tmp_path / "store"), scores)
-    report = run_json(tmp_path, "evaluate --top 1 --per-class --novel 3")
-    entry = report["scores"][0]
+    evaluated = run_json(tmp_path, "evaluate --top 1 --per-class --novel 3")
+    entry = evaluated["scores"][0]
     assert entry["iterations"][0]["all"]["top1"]["accuracy"] == 0.75
     assert entry["iterations"][0]["novel"]["top1"]["accuracy"] == 0
     assert (entry["test"]["of_classes_without_seeds"], entry["test"]["classes_without_seeds"]) == (10, 1)
     assert entry["test"]["novel"]["classes_without_seeds"] == 1
     assert entry["per_class"][3] == {"class": "kind 3", "number": 3, "points": 10, "top1": 0.0, "seeds": False}
     assert len(entry["per_class"]) == 4
-    assert report["notes"] == ["10 of 40 test points are of classes that no seed has; they count as misses."]
+    assert evaluated["notes"] == ["10 of 40 test points are of classes that no seed has; they count as misses."]
 
 
 def test_scores_that_are_out_of_date_are_left_out_where_none_are_named(scored: Path) -> None:
     labels = np.arange(30) % CLASSES
     import_role(scored, "test", descriptors(labels, 7), labels)
     logreg(scored / "store", LogregRequest(iterations=60))
-    report = run_json(scored, "evaluate --top 1")
-    assert [entry["artifact"] for entry in report["scores"]] == ["scores/logreg"]
-    assert report["notes"] == [
+    evaluated = run_json(scored, "evaluate --top 1")
+    assert [entry["artifact"] for entry in evaluated["scores"]] == ["scores/logreg"]
+    assert evaluated["notes"] == [
         "left out scores/diffusion: descriptors/test has changed since scores/diffusion was made from it. "
         "Run again: mmdiff diffuse"
     ]
@@ -292,9 +318,9 @@ def test_no_novel_points_is_said_and_not_a_number(tmp_path: Path) -> None:
     labels = np.zeros(20, np.int64)
     import_role(tmp_path, "test", descriptors(labels, 4), labels)
     logreg(store.path, LogregRequest(iterations=5))
-    report = run_json(tmp_path, "evaluate --novel 4")
-    assert report["scores"][0]["iterations"][0]["novel"] is None
-    assert "no test point is of a novel class, so there is no accuracy on them." in report["notes"]
+    evaluated = run_json(tmp_path, "evaluate --novel 4")
+    assert evaluated["scores"][0]["iterations"][0]["novel"] is None
+    assert "no test point is of a novel class, so there is no accuracy on them." in evaluated["notes"]
     assert "no points" in run(tmp_path, "evaluate --novel 4").stdout
 
 
@@ -385,5 +411,5 @@ def test_the_code_of_the_page_on_evaluation_runs(tmp_path: Path) -> None:
 
 
 def test_scores_that_are_named_twice_are_evaluated_once(scored: Path) -> None:
-    report: dict[str, Any] = run_json(scored, "evaluate logreg logreg scores/logreg")
-    assert len(report["scores"]) == 1
+    evaluated: dict[str, Any] = run_json(scored, "evaluate logreg logreg scores/logreg")
+    assert len(evaluated["scores"]) == 1

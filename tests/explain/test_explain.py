@@ -1,4 +1,4 @@
-"""`mmdiff explain` tells the path of the largest terms, in the user's ids, of every variant."""
+"""`mmdiff explain` follows the largest terms of every variant, and names nodes by the user's ids."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_scores_of_a_version_that_applied_eta_twice_have_no_paths(world: Path, m
 
 
 def test_test_points_that_are_nodes_of_an_imported_graph_are_explained(world: Path, tmp_path: Path) -> None:
-    """A chain from the only seed over the background to a test point, which looks at itself."""
+    """A chain from the only seed over the background to a test point, which is its own list."""
     store = str(tmp_path / "store")
     edges = [(0, 1), (1, 2), (3, 0), (2, 4)]
     matrix = np.zeros((6, 6))

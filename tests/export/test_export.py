@@ -1,4 +1,4 @@
-"""Exported files hold what the store holds, are replaced whole or not at all, and come back through `mmdiff import`."""
+"""Exported files hold the values of the store, are replaced completely or not at all, and can be imported again."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_threads_of_torch_are_as_they_were() -> None:
 
 def test_a_learning_rate_that_diverges_is_told() -> None:
     labels = np.arange(20) % 2
-    with pytest.raises(BadOption, match=r"--lr 1e\+30: the regression diverged\. Use a smaller one, such as --lr 1e\+29"):
+    with pytest.raises(BadOption, match=r"lr=1e\+30: the regression diverged\. Use a smaller one, such as lr=1e\+29"):
         train(descriptors(labels, 0), Samples.of(labels), 2, Options(lr=1e30, weight_decay=1.0))
 
 
@@ -210,7 +210,7 @@ def test_without_test_points_there_is_a_model_only_and_that_is_said(tmp_path: Pa
     import_role(tmp_path, "seeds", descriptors(labels, 1), labels, no_background=True)
     outcome = run(tmp_path, "logreg --iterations 20")
     assert outcome.exit_code == 0
-    assert "there are no test points" in outcome.stderr
+    assert "no test points were imported" in outcome.stderr
     assert Store.open(tmp_path / "store").names() == ["descriptors/seeds", "models/logreg", "models/pca"]
 
 

@@ -1,4 +1,4 @@
-"""`--dask`: the same bytes whoever computes them and whichever worker is killed; and what can go wrong, said in words."""
+"""Dask workers compute the same bytes as one process, whichever worker is killed; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BACKGROUND, CLASSES = 3000, 9
 
 @dataclass(frozen=True)
 class Workers:
-    """Two workers that all tests share. Those that are killed come back."""
+    """Two workers that all tests share. Killed workers come back."""
 
     address: str
     pids: Callable[[], set[int]]
@@ -80,7 +80,7 @@ def run(*arguments: object) -> Any:
 
 
 def refused(*arguments: object) -> str:
-    """What a user is told, in one line, whose command is refused."""
+    """The one line that a refused command prints."""
     outcome = run(*arguments)
     assert outcome.exit_code == 2, outcome.output
     assert outcome.stdout == ""
@@ -128,7 +128,7 @@ def test_workers_compute_the_same_experiment(quick_folder: Path, workers: Worker
 
 
 def killing(workers: Workers, what: str) -> tuple[Progress, set[int]]:
-    """A progress bar that kills a worker when something has first moved, and who was killed."""
+    """A progress bar that kills a worker at its first advance, and the killed workers."""
     killed: set[int] = set()
 
     @contextmanager
@@ -166,8 +166,8 @@ def test_a_worker_that_is_killed_changes_nothing(
         copy(Path(str(start)), store)
     perform(stores[0])
     progress, killed = killing(workers, {"build-graph": "searching", "diffuse": "diffusing"}.get(command, "experiment"))
-    with executor_on(workers.address, ROOT) as units:
-        perform(stores[1], progress=progress, units=units)
+    with executor_on(workers.address, ROOT) as executor:
+        perform(stores[1], progress=progress, executor=executor)
     assert killed
     assert not killed & workers.pids()
     here, there = (tree(store, with_runs=False) for store in stores)
@@ -176,7 +176,7 @@ def test_a_worker_that_is_killed_changes_nothing(
 
 @dataclass(frozen=True)
 class Deadly:
-    """Squares numbers. The third kills who does it, as long as that has happened less than so often."""
+    """Squares numbers; 3 kills its worker, up to `times` times."""
 
     folder: Path
     times: int
@@ -187,7 +187,7 @@ class Deadly:
             deaths = len(list(self.folder.iterdir()))
             if number == 3 and deaths < self.times:
                 (self.folder / str(deaths)).touch()
-                # Dask takes a worker that ends while it starts for one that cannot be started.
+                # Dask treats a worker that ends while it starts as one that cannot be started.
                 time.sleep(min(1, deaths))
                 os.kill(os.getpid(), signal.SIGKILL)
             advance(2)
@@ -197,17 +197,17 @@ class Deadly:
 
 
 def test_a_unit_is_done_again_until_it_has_killed_three_workers(tmp_path: Path, workers: Workers) -> None:
-    with executor_on(workers.address, ROOT) as units:
+    with executor_on(workers.address, ROOT) as executor:
         counted: list[int] = []
         once = Deadly(tmp_path / "once", 1)
         once.folder.mkdir()
-        found = dict(units.each(lambda _: 0, lambda: once, range(8), advance=counted.append))
+        found = dict(executor.each(lambda _: 0, lambda: once, range(8), advance=counted.append))
         assert found == {number: number**2 for number in range(8)}
         assert sum(counted) == 16
         always = Deadly(tmp_path / "always", 100)
         always.folder.mkdir()
         with pytest.raises(ClusterError, match="3 workers were lost on one unit, one after the other, the last of them tcp://"):
-            dict(units.each(lambda _: 0, lambda: always, [3]))
+            dict(executor.each(lambda _: 0, lambda: always, [3]))
         assert len(list(always.folder.iterdir())) == 3
 
 
@@ -221,8 +221,8 @@ def test_the_bar_counts_what_all_workers_do(built: Path, quick_folder: Path, wor
         totals.append(total)
         yield moved.append
 
-    with executor_on(workers.address, ROOT) as units:
-        diffuse(copy(built, quick_folder / "store"), Request(iterations=3, cols_per_batch=2), progress, units=units)
+    with executor_on(workers.address, ROOT) as executor:
+        diffuse(copy(built, quick_folder / "store"), Request(iterations=3, cols_per_batch=2), progress, executor=executor)
     assert len(totals) == 1
     assert sum(moved) == totals[0]
 
@@ -258,7 +258,7 @@ def test_a_run_that_is_ended_is_continued_and_its_workers_end_with_it(quick_fold
 
 
 def session(leader: int) -> list[int]:
-    """The processes that are left of a session."""
+    """The processes of a session that still run."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -271,15 +271,16 @@ def session(leader: int) -> list[int]:
 
 
 @pytest.mark.parametrize("dask", ["local:0", "local:x", "local", "local:-1", "local:2.5"])
-def test_numbers_of_workers_that_are_none_are_refused(built: Path, dask: str) -> None:
+def test_a_malformed_number_of_workers_is_refused(built: Path, dask: str) -> None:
     message = refused("diffuse", "--store", built, "--dask", dask)
     assert f"--dask {dask}: not a number of workers. Write it like local:2" in message
 
 
 @pytest.mark.parametrize("dask", ["tcp://127.0.0.1:1", "nosuch://there:8786", "tcp://", ""])
-def test_an_address_where_nobody_answers_is_refused(built: Path, dask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_scheduler_is_refused(built: Path, dask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmdiff.runtime.dask._CONNECT_SECONDS", 1)
-    assert f"--dask {dask}: no scheduler answers there. Start one" in refused("build-graph", "--store", built, "--dask", dask)
+    told = f"--dask {dask or repr('')}: no scheduler answers there. Start one"
+    assert told in refused("build-graph", "--store", built, "--dask", dask)
 
 
 def test_workers_that_cannot_see_the_store_are_refused(built: Path, workers: Workers) -> None:
@@ -306,7 +307,7 @@ def test_classes_that_are_coupled_are_not_left_to_workers(built: Path, workers: 
 
 
 def refused_for_two(*arguments: object) -> str:
-    """What a user is told when both workers are there: one that another test has killed may still be on its way back."""
+    """The error message, once both workers are running: one killed by another test may still be restarting."""
     deadline = time.monotonic() + 60
     while "for each of 2 workers" not in (message := refused(*arguments)) and time.monotonic() < deadline:
         time.sleep(0.5)

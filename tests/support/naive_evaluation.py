@@ -1,4 +1,4 @@
-"""Naive twins of classification and evaluation: what is computed, said in the fewest words, in float64."""
+"""Naive twins of logistic regression, fusion and evaluation, in float64."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 
 def naive_rank(row: NDArray[Any], label: Any) -> int:
-    """How many classes score as much as the true one or more, itself among them."""
+    """The number of classes that score at least as much as the true one, itself included."""
     return sum(1 for score in row if not score < row[label])
 
 
 def naive_ranks(scores: NDArray[Any], labels: NDArray[Any], miss: int) -> list[int]:
-    """The best rank among the labels of each row, `miss` where it has none."""
+    """The best rank among the labels of each row, `miss` without labels."""
     own = [[naive_rank(row, label) for label in some if label >= 0] for row, some in zip(scores, labels, strict=True)]
     return [min(ranks, default=miss) for ranks in own]
 
@@ -31,7 +31,7 @@ def naive_log_of_scores(scores: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def naive_interval(hits: int, count: int, resamples: int = 4000) -> tuple[float, float]:
-    """The bootstrap as it is usually told: points are drawn with replacement, again and again."""
+    """The bootstrap as in textbooks: points are drawn with replacement."""
     points = np.arange(count) < hits
     draw = np.random.default_rng(1)
     means = [points[draw.integers(0, count, count)].mean() for _ in range(resamples)]
@@ -39,7 +39,7 @@ def naive_interval(hits: int, count: int, resamples: int = 4000) -> tuple[float,
 
 
 def naive_separation(margin: NDArray[Any], right: NDArray[np.bool_]) -> float:
-    """The share of pairs of a right and a wrong prediction in which the right one has the larger margin; alike is half."""
+    """The share of pairs of a right and a wrong prediction in which the right one has the larger margin; ties are half."""
     pairs = list(itertools.product(margin[right], margin[~right]))
     return float(np.mean([(a > b) + (a == b) / 2 for a, b in pairs]))
 
@@ -53,7 +53,7 @@ def naive_logreg(
     decay: float,
     momentum: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Momentum, L2 on the weights, a learning rate that falls to 0, on centred rows of mean square length 1."""
+    """SGD with momentum, L2 on the weights and a learning rate that falls to 0, on centred rows of mean square length 1."""
     mean = x[rows].mean(axis=0)
     length = np.sqrt(((x[rows] - mean) ** 2).sum(axis=1).mean())
     z = (x - mean) / length

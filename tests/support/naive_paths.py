@@ -1,4 +1,4 @@
-"""The naive twin of back-tracking: all of S in float64 on whole matrices, and every term of every entry of a path."""
+"""The naive twin of back-tracking: S in float64 on dense matrices, and all terms of each entry of a path."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_path(
     neighbors: NDArray[np.uint32],
     column: int,
 ) -> None:
-    """A path goes by a largest term each time (there may be several), says its share, and ends in a seed of the class."""
+    """Checks that a path follows a largest term at each step (there may be several), from a seed of the class."""
     Y = naive_Y(graph.nodes, labels, classes)
     W, states = naive_W(graph, variant.normalize_graph), naive_states(graph, Y, variant, prior, T)
     L = states[-1] if variant.coupled and T else naive_eta(states[-1], variant.eta, prior)

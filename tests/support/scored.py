@@ -1,4 +1,4 @@
-"""Small stores with scores: seeds and test points with labels, and scores such as a diffusion would leave."""
+"""Small stores with scores: labelled seeds and test points, and scores like those of a diffusion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def import_role(folder: Path, role: Any, rows: NDArray[Any], labels: NDArray[Any
 
 
 def make_scored(folder: Path, seeds: int = 60, tests: int = 90, **test_options: Any) -> Store:
-    """A store of seeds, which are unevenly many a class, and test points."""
+    """A store of test points and of seeds, unevenly distributed over the classes."""
     seed_labels = np.minimum(np.arange(seeds) % 11, CLASSES - 1)
     import_role(folder, "seeds", descriptors(seed_labels, 1), seed_labels, no_background=True)
     test_labels = np.arange(tests) % CLASSES
@@ -48,16 +48,16 @@ def make_scored(folder: Path, seeds: int = 60, tests: int = 90, **test_options: 
     return Store.open(folder / "store")
 
 
-def diffused(store: Store, planes: int = 3, zeros: float = 0.3, seed: int = 0) -> NDArray[np.float32]:
-    """Scores that are better the later, with zeros among them, and rows that are nothing else."""
+def diffused(store: Store, iterations: int = 3, zeros: float = 0.3, seed: int = 0) -> NDArray[np.float32]:
+    """Scores that improve with the iterations, with zeros among them, and rows of zeros."""
     draw = np.random.default_rng(seed)
     seeds, test = (store.open_artifact(f"descriptors/{role}") for role in ("seeds", "test"))
     classes, truth = len(Classes.of(seeds)), np.zeros(test.spec("vectors").shape[0], np.int64)
     if "labels" in test:
         truth = Classes.of(test).columns_in(Classes.of(seeds))[test.array("labels")]
-    scores = draw.random((planes, len(truth), classes)) * (draw.random((planes, len(truth), classes)) > zeros)
-    for plane in range(planes):
-        scores[plane, np.arange(len(truth)), truth] += plane * draw.random(len(truth))
+    scores = draw.random((iterations, len(truth), classes)) * (draw.random((iterations, len(truth), classes)) > zeros)
+    for iteration in range(iterations):
+        scores[iteration, np.arange(len(truth)), truth] += iteration * draw.random(len(truth))
     scores[:, :4] = 0
     return scores.astype(np.float32)
 
@@ -65,9 +65,9 @@ def diffused(store: Store, planes: int = 3, zeros: float = 0.3, seed: int = 0) -
 def publish_diffusion(
     store: Store, scores: NDArray[np.float32], name: str = "scores/diffusion", classes: Classes | None = None
 ) -> Artifact:
-    """Publishes scores as `mmdiff diffuse` does, as far as their readers care."""
+    """Publishes scores as `mmdiff diffuse` does, as far as their readers can tell."""
     seeds, test = (store.open_artifact(f"descriptors/{role}") for role in ("seeds", "test"))
-    # Other scores are another artifact: a recipe that was made before is not made again.
+    # The digest makes other scores another recipe: one that was made before is found, not made.
     digest = zlib.crc32(scores.tobytes() + repr(classes).encode())
     parameters = {"method": "diffusion", "iterations": len(scores), "digest": digest}
     recipe = Recipe("scores", 1, parameters, {"seeds": input_of(seeds), "test": input_of(test)})
@@ -93,7 +93,7 @@ def run_json(folder: Path, command: str) -> Any:
 
 
 def refused(folder: Path, command: str) -> str:
-    """What a user is told whose command is refused; nothing is printed as a result, and there is no traceback."""
+    """The message of a refused command, which prints no result and no traceback."""
     outcome = run(folder, command)
     assert outcome.exit_code == 2, outcome.output
     assert outcome.stdout == ""
