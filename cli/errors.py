@@ -5,16 +5,23 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder
+from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of
 
 INTERRUPTED = 130
+
+# The class of everything that typer finds wrong with a command line.
+UsageError: Any = typer.BadParameter.__base__
+
+_EXPECTED = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
 
 # Methods of the store whose command is called otherwise, and parameters that are arguments of their command.
 _COMMANDS = {"add": "import", "experiment": "experiment run"}
@@ -25,10 +32,13 @@ class Commands(TyperGroup):
     """All commands, with one way to fail."""
 
     def invoke(self, ctx: Any) -> Any:
+        words = [*ctx._protected_args, *ctx.args]
         try:
             return super().invoke(ctx)
         except MmdiffError as error:
             fail(error.spelled(spell), error.exit_code)
+        except UsageError as error:
+            fail(_sentence(error, words), error.exit_code)
         except KeyboardInterrupt:
             fail("interrupted. What is finished is kept: the same command continues from there.", INTERRUPTED)
         except BrokenPipeError:
@@ -44,6 +54,36 @@ class Commands(TyperGroup):
 def fail(message: str, code: int) -> NoReturn:
     typer.echo(f"mmdiff: {message}", err=True)
     raise typer.Exit(code)
+
+
+def _sentence(error: Any, words: Sequence[str]) -> str:
+    """What is wrong with a command line, in our own words."""
+    parameter = getattr(error, "param", None)
+    command = error.ctx.command_path if error.ctx is not None else "mmdiff"
+    see = f"See {command.replace('root', 'mmdiff', 1)} --help."
+    given = None if parameter is None else _given(parameter.opts, words)
+    if not isinstance(error, typer.BadParameter) or given is None:
+        message = " ".join(error.format_message().split())
+        return f"{message if message.endswith(('.', '?')) else message + '.'} {see}"
+    option = max(parameter.opts, key=len)
+    # Versions of typer differ in what they tell beside the message.
+    choices = re.search(r"is not one of (.*)", error.message)
+    if choices is not None:
+        try:
+            one_of(option.lstrip("-").replace("-", "_"), given, tuple(re.findall(r"'(.*?)'", choices[1])))
+        except MmdiffError as refused:
+            return refused.spelled(spell)
+    expected = next((what for word, what in _EXPECTED.items() if word in error.message.lower()), "another value")
+    return f"{option} {_word(given)}: expected {expected}. {see}"
+
+
+def _given(options: Sequence[str], words: Sequence[str]) -> str | None:
+    """The value of an option on the command line."""
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in options and (equals or place + 1 < len(words)):
+            return value if equals else words[place + 1]
+    return None
 
 
 def spell(part: Parameter | Call) -> str:

@@ -97,7 +97,7 @@ def _blocks(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Te
         console.print(first, soft_wrap=True)
         for column, cell in zip(columns[1:], rest, strict=True):
             if cell.plain:
-                console.print(Padding(Text.assemble((f"{column}: ".lstrip(": "), "dim"), cell), (0, 0, 0, 4)))
+                console.print(Padding(Text.assemble((f"{column}: ".lstrip(": "), "dim"), cell), (0, 0, 0, 4), expand=False))
 
 
 def _console(width: int) -> Console:

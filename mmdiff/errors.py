@@ -31,6 +31,7 @@ from mmdiff.formats.errors import (
     Unreachable,
     UnreadableSource,
     WidthMismatch,
+    one_of,
 )
 
 __all__ = [
@@ -56,4 +57,5 @@ __all__ = [
     "Unreachable",
     "UnreadableSource",
     "WidthMismatch",
+    "one_of",
 ]
