@@ -254,7 +254,7 @@ REFUSED = {
     "--tune --lr 1 --weight-decay 0": "--tune chooses --lr, --weight-decay. Leave out one or the other.",
     "--device gpu": "--device gpu: torch finds no GPU. Use --device cpu, or a torch that was built for your GPU.",
     "--name a/b": "'models/a/b' is not the name of an artifact. "
-    "Names look like descriptors/background; `mmdiff inspect` lists them.",
+    "Names look like descriptors/background; mmdiff inspect lists them.",
 }
 
 
