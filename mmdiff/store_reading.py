@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from mmdiff.formats.errors import BadOption, Parameter, Placeholder, ReadOnly, call
 from mmdiff.formats.store.store import Artifact
 from mmdiff.formats.store.store import Store as Files
-from mmdiff.kinds import KINDS
 from mmdiff.results import Evaluation, Summary
 from mmdiff.runtime.progress import Progress
 
@@ -75,6 +74,7 @@ class StoreReader:
         '4 x 4 float32'
         """
         from mmdiff.inspection import stage
+        from mmdiff.kinds import KINDS
 
         if rows is not None and artifact is None:
             raise BadOption(Parameter("rows", rows), ": rows of one artifact are shown. Name it too, e.g. descriptors/seeds.")
@@ -102,6 +102,7 @@ class StoreReader:
         True
         """
         from mmdiff.formats.store.verify import bytes_to_read, verify, verify_frame
+        from mmdiff.kinds import KINDS
 
         files = self._open()
         names = [artifact] if artifact else files.names()
@@ -164,6 +165,7 @@ class StoreReader:
         (4, 4)
         """
         from mmdiff.export.stage import export
+        from mmdiff.kinds import KINDS
 
         return Summary(
             export(self._open(), artifact, Path(file), array, self._progress, order, kinds=KINDS).summary()  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
             "the labels of the nodes with --predict-nodes FILE.parquet."
         )
     if request.predict_nodes is not None:
-        check_predictions(request.predict_nodes, store, problem)
+        check_predictions(request.predict_nodes, store, problem.background)
     given, name = given_prior(request.prior, problem.seeds)
     prior = class_prior(variant, given, name, request.prior_power, problem.seeds.classes)
     every_row = request.predict_nodes is not None

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Parameter
 from mmdiff.formats.store.manifest import Json
@@ -203,6 +202,9 @@ def margins(margin: NDArray[np.floating[Any]], right: NDArray[np.bool_]) -> Json
         found["top1_of_surer_half"] = round(float(right[surer].mean()), 6)
     rights, wrongs = int(right.sum()), int((~right).sum())
     if rights and wrongs:
+        # Imported here, since scipy.stats takes most of a second, which other commands need not spend.
+        from scipy.stats import rankdata
+
         ranks = rankdata(margin)
         pairs = float(ranks[right].sum()) - rights * (rights + 1) / 2
         found["separation"] = round(pairs / (rights * wrongs), 6)

@@ -17,7 +17,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.problem import Problem
 from mmdiff.evaluation.metrics import NO_RANK, predictions, ranks_of
 from mmdiff.evaluation.scores import TEST, Scores, Truth, open_truth, test_points_of
 from mmdiff.export.tables import arrow, cell, strings_column
@@ -34,12 +33,12 @@ _BLOCK_ROWS = 1 << 18
 BACKGROUND = "descriptors/background"
 
 
-def check_predictions(file: Path, store: Store, problem: Problem) -> None:
-    """Refuses a file that cannot be written, before the diffusion runs."""
+def check_predictions(file: Path, store: Store, background: int) -> None:
+    """Refuses a file that cannot be written, or a graph without background nodes, before the diffusion runs."""
     given = Parameter("predict_nodes", str(file))
     if file.suffix.lower() != ".parquet":
         raise BadOption(given, ": predictions are written to Parquet. Name a file that ends in .parquet.")
-    if not problem.background:
+    if not background:
         raise BadOption(given, ": the graph has no background nodes. Leave it out.")
     check_place(file, store)
     arrow("writing .parquet")

@@ -376,3 +376,13 @@ def test_exports_of_what_is_stale_say_so(tmp_path: Path, named: Artifact) -> Non
     expected = "descriptors/background is stale: x.npy has changed since. To make it anew, run: mmdiff import"
     assert result.stderr == f"mmdiff: {expected}\n"
     assert export(store_in(tmp_path), named.name, tmp_path / "out.npy").notes == [expected]
+
+
+@pytest.mark.usefixtures("named")
+def test_a_report_replaces_regular_files_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "report.html")
+    for out in ("/dev/null", str(tmp_path / "report.html")):
+        result = CliRunner().invoke(app, ["report", "--out", out, "--store", str(tmp_path / "store")])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"mmdiff: {out}: a " in result.stderr
+    assert (tmp_path / "report.html").is_fifo()
