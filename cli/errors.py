@@ -62,7 +62,7 @@ def _sentence(error: Any, words: Sequence[str]) -> str:
     command = error.ctx.command_path if error.ctx is not None else "mmdiff"
     see = f"See {command.replace('root', 'mmdiff', 1)} --help."
     given = None if parameter is None else _given(parameter.opts, words)
-    if not isinstance(error, typer.BadParameter) or given is None:
+    if not isinstance(error, typer.BadParameter) or parameter is None or given is None:
         message = " ".join(error.format_message().split())
         return f"{message if message.endswith(('.', '?')) else message + '.'} {see}"
     option = max(parameter.opts, key=len)
