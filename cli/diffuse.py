@@ -12,7 +12,7 @@ from mmdiff.cli.generated import with_diffusion_options
 from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePath, for_workers, parse_bytes, this_command
 
 if TYPE_CHECKING:
-    from mmdiff.diffusion.planning.memory_model import Needs
+    from mmdiff.diffusion.planning.memory_model import Footprint
     from mmdiff.diffusion.stage import Request
 
 ChosenClasses = Annotated[
@@ -55,8 +55,8 @@ def command(
 
     request = request_of(options, memory, classes=classes, labels=labels, predict_nodes=predict_nodes, name=name)
     place = for_workers(store, dask)
-    with executor_on(dask, place) as units:
-        outcome = diffuse(place, request, show.progress, lambda needs: _announce(needs, units.workers), units)
+    with executor_on(dask, place) as executor:
+        outcome = diffuse(place, request, show.progress, lambda needs: _announce(needs, executor.workers), executor)
     summary = outcome.summary()
     for warning in outcome.warnings:
         show.note(warning)
@@ -81,8 +81,8 @@ def batches(count: int, width: int) -> str:
     return f"one batch of {width} classes" if count == 1 else f"{count} batches of {width} classes"
 
 
-def _announce(needs: Needs, workers: int) -> None:
-    buffer = ", S by way of the disk" if needs.on_disk else ""
+def _announce(needs: Footprint, workers: int) -> None:
+    buffer = ", S by way of the disk" if needs.spills else ""
     each = f" on each of {workers} workers" if workers > 1 else ""
     show.note(
         f"{batches(needs.batches, needs.width)}{buffer}; at most {show.size(needs.memory)} of memory{each} and "
