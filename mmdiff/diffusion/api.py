@@ -1,4 +1,4 @@
-"""`mmdiff.diffuse`: the diffusion in Python, of a graph in memory or mapped from a store."""
+"""The diffusion on arrays: a graph in memory or mapped, in the internal order of its nodes (paper, section 3.3)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.run import Diffusion, Report
+from mmdiff.diffusion.engine.run import Diffusion, IterationResult
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.options import COLS_PER_BATCH, options_of, parameters_doc
 from mmdiff.diffusion.seeds import Seeds
@@ -39,7 +39,7 @@ def diffuse(
     given, name = given_prior(chosen.prior, seeds)
     prior = class_prior(variant, given, name, chosen.prior_power, seeds.classes)
     lists = None if neighbors is None else _lists(graph, np.asarray(neighbors))
-    # As even as possible: where classes are coupled, all of them and one batch more are in memory.
+    # Batches of even width: coupled operators hold all batches and one more in memory.
     widest = seeds.classes if chosen.cols_per_batch == "auto" else chosen.cols_per_batch or COLS_PER_BATCH
     width = -(-seeds.classes // -(-seeds.classes // widest))
     with Stream(graph) as stream:
@@ -56,29 +56,29 @@ def diffuse(
         )
         if lists is None:
             L = np.empty((graph.nodes, seeds.classes), np.float32)
-            for report in diffusion.reports():
-                if report.iteration == iterations:
-                    _fill(L, report, diffusion.columns(report.batch), stream)
+            for result in diffusion.results():
+                if result.iteration == iterations:
+                    _fill(L, result, diffusion.columns(result.batch), stream)
             return L
         kept = chosen.kept_iterations
         scores = np.empty((len(kept), len(lists), seeds.classes), np.float32)
-        for report in diffusion.reports():
-            if report.iteration in kept:
-                scores[kept.index(report.iteration)][:, diffusion.columns(report.batch)] = report.scores(lists)
+        for result in diffusion.results():
+            if result.iteration in kept:
+                scores[kept.index(result.iteration)][:, diffusion.columns(result.batch)] = result.scores(lists)
         return scores
 
 
 diffuse.__doc__ = f"{diffuse.__doc__}{parameters_doc()}\n    "
 
 
-def _fill(L: NDArray[np.float32], report: Report, columns: NDArray[np.int64], stream: Stream) -> None:
-    """Enters a batch, block by block, so that there is no second copy of it."""
+def _fill(L: NDArray[np.float32], result: IterationResult, columns: NDArray[np.int64], stream: Stream) -> None:
+    """Writes a batch of L block by block, without a second copy of it."""
 
-    def enter(start: int) -> None:
+    def write(start: int) -> None:
         stop = min(start + _BLOCK_ROWS, len(L))
-        L[start:stop, columns] = report.block(start, stop)
+        L[start:stop, columns] = result.block(start, stop)
 
-    for _ in stream.map(enter, range(0, len(L), _BLOCK_ROWS)):
+    for _ in stream.map(write, range(0, len(L), _BLOCK_ROWS)):
         pass
 
 
@@ -86,7 +86,7 @@ def _seeds(graph: CsrGraph, labels: NDArray[Any], classes: int | None) -> Seeds:
     if labels.ndim not in (1, 2) or len(labels) != graph.nodes:
         raise CountMismatch(f"labels of shape {labels.shape} for {graph.nodes:,} nodes. Give one for each node, -1 for none.")
     if labels.dtype.kind not in "iu":
-        raise BadLabels(f"labels of type {labels.dtype}. Give class numbers from 0 on, -1 for none.")
+        raise BadLabels(f"labels of type {labels.dtype}. Give class numbers from 0, -1 for none.")
     most = int(labels.max()) if labels.size else UNLABELLED
     if most == UNLABELLED:
         raise BadLabels("no node has a label, so there is nothing to spread. Label at least one.")
@@ -99,13 +99,11 @@ def _seeds(graph: CsrGraph, labels: NDArray[Any], classes: int | None) -> Seeds:
 def _lists(graph: CsrGraph, neighbors: NDArray[Any]) -> NDArray[np.uint32]:
     if neighbors.ndim != 2 or neighbors.dtype.kind not in "iu":
         raise CountMismatch(
-            f"neighbors of shape {neighbors.shape} and type {neighbors.dtype}. Give a row of node numbers a point."
+            f"neighbors of shape {neighbors.shape} and type {neighbors.dtype}. Give a row of node numbers for each point."
         )
     none = (neighbors == -1) | (neighbors == NONE)
     bad = ~none & ((neighbors < 0) | (neighbors >= graph.nodes))
     if bad.any():
         row = int(bad.any(axis=1).argmax())
-        raise CountMismatch(
-            f"neighbors, row {row}: a node beyond the {graph.nodes:,} of the graph. Give their numbers from 0 on."
-        )
+        raise CountMismatch(f"neighbors, row {row}: a node beyond the {graph.nodes:,} of the graph. Number nodes from 0.")
     return np.where(none, NONE, neighbors.astype(np.int64)).astype(np.uint32)

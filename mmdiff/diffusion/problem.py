@@ -1,4 +1,4 @@
-"""What a store asks of a diffusion: the graph, the labels of its seeds, and the nodes that test points look at."""
+"""The inputs of a diffusion in a store: the graph, the labels of its seeds, and the lists of the test points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Missing, Stale
+from mmdiff.formats.errors import FILE, BadLabels, BadOption, CountMismatch, Missing, Parameter, Stale, call
 from mmdiff.formats.sources.columns.reading import read_column
 from mmdiff.formats.sources.text import read_lines
 from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
@@ -27,7 +27,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Problem:
-    """All that a diffusion starts from, and where it comes from."""
+    """The inputs of a diffusion, as arrays and as entries of a recipe. `neighbors` are the lists of the test points."""
 
     graph: CsrGraph
     W: Artifact
@@ -36,7 +36,7 @@ class Problem:
     classes: Classes
     neighbors: NDArray[np.uint32] | None
     inputs: Json
-    witness: Json = field(default_factory=dict)
+    source_fingerprint: Json = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -45,9 +45,9 @@ class Problem:
 
 
 def read_problem(store: Store, labels: str | None, chosen: str | None) -> Problem:
-    """The problem of a store, refused where its parts do not go together. `labels` is a file with a label for each node."""
+    """The problem of a store; refused if its parts do not fit together. `labels` is a file with a label for each node."""
     if store.id(GRAPH) is None:
-        raise Missing(f"{store.path}: no graph to spread labels over. Run first: mmdiff build-graph")
+        raise Missing(f"{store.path}: no graph to spread labels over. Run first: ", call("build_graph"))
     artifact = store.open_artifact(GRAPH)
     _refuse_stale(store, artifact)
     inputs: Json = {"W": input_of(artifact)}
@@ -55,27 +55,41 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     if labels is not None:
         column = read_column(labels)
         if len(column) != graph.nodes:
-            raise CountMismatch(f"{labels}: {len(column)} labels for {graph.nodes:,} nodes. Give one a node, -1 for none.")
+            raise CountMismatch(f"{labels}: {len(column)} labels for {graph.nodes:,} nodes. Give one for each, -1 for none.")
         table, classes = encode(column, None, numbered=True, where=labels)
         nodes, path = graph.node_of_row, Path(labels.partition("::")[0])
         inputs["labels"] = fingerprint(path.name, [path])
         seen = {"labels": source_fingerprint([path])}
     else:
-        own = _labelled_seeds(store, artifact)
-        table, classes, seen = own.array("labels"), Classes.of(own), {}
+        labelled = _labelled_seeds(store, artifact)
+        table, classes, seen = labelled.array("labels"), Classes.of(labelled), {}
         nodes = artifact.manifest.facts["background"] + np.arange(len(table))
-        inputs["seeds"] = input_of(own)
+        inputs["seeds"] = input_of(labelled)
     columns = _chosen(classes, chosen)
-    # The label of a class that is not chosen is no label, and behind the last class stands what means none.
+    # A label of a class that is not chosen counts as none. The last entry is for UNLABELLED, which is -1.
     place = np.full(len(classes) + 1, UNLABELLED, np.int32)
     place[columns] = np.arange(len(columns))
     seeds = Seeds.of(nodes, place[table], len(columns))
     if not len(seeds.columns):
-        raise BadLabels("none of the chosen classes has a seed, so there is nothing to spread. Choose others with --classes.")
+        raise BadLabels(
+            "none of the chosen classes has a seed, so there is nothing to spread. Choose others with ",
+            Parameter("classes"),
+            ".",
+        )
     neighbors = _neighbors(store, artifact, graph, inputs)
     classes = classes.take(columns)
     background = artifact.manifest.facts["background"]
-    return Problem(graph, artifact, background, seeds, classes, neighbors, inputs, seen, _seedless(classes, seeds))
+    return Problem(
+        graph=graph,
+        W=artifact,
+        background=background,
+        seeds=seeds,
+        classes=classes,
+        neighbors=neighbors,
+        inputs=inputs,
+        source_fingerprint=seen,
+        warnings=_seedless(classes, seeds),
+    )
 
 
 def _refuse_stale(store: Store, artifact: Artifact) -> None:
@@ -85,10 +99,12 @@ def _refuse_stale(store: Store, artifact: Artifact) -> None:
 
 def _labelled_seeds(store: Store, graph: Artifact) -> Artifact:
     if store.id(SEEDS) is None:
-        raise Missing(f"{store.path}: no seeds, so no labels to spread. Run: mmdiff import FILE --labels FILE --role seeds")
+        raise Missing(f"{store.path}: no seeds, so no labels to spread. Run: ", call("add", FILE, labels=FILE, role="seeds"))
     seeds = store.open_artifact(SEEDS)
     if "labels" not in seeds:
-        raise BadLabels(f"{SEEDS}: no labels, so there is nothing to spread. Import the seeds again with --labels FILE.")
+        raise BadLabels(
+            f"{SEEDS}: no labels, so there is nothing to spread. Import the seeds again with ", Parameter("labels", FILE), "."
+        )
     rows, nodes = seeds.spec("vectors").shape[0], graph.manifest.facts["seeds"]
     if rows != nodes:
         raise Stale(f"{GRAPH}: made with {nodes:,} seeds, but {SEEDS} has {rows:,}. Run again: {graph.run['command']}")
@@ -96,7 +112,7 @@ def _labelled_seeds(store: Store, graph: Artifact) -> Artifact:
 
 
 def _neighbors(store: Store, artifact: Artifact, graph: CsrGraph, inputs: Json) -> NDArray[np.uint32] | None:
-    """The lists of the test points; those of an imported graph that are nodes look at themselves."""
+    """The lists of the test points. Test points that are nodes of an imported graph have themselves as their list."""
     tests = artifact.manifest.facts["test"]
     imported = "source" in artifact.manifest.inputs
     if imported and tests:
@@ -116,7 +132,7 @@ def _neighbors(store: Store, artifact: Artifact, graph: CsrGraph, inputs: Json) 
 
 
 def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:
-    """The columns of the classes that a user lists, by number or name, all without a list; in the order of the table."""
+    """The columns of the chosen classes, listed by number or name, in the order of the table; all without a list."""
     if chosen is None:
         return np.arange(len(classes))
     if classes.find(chosen) is not None:
@@ -128,13 +144,13 @@ def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:
         column = classes.find(wanted)
         if column is None:
             known = ", ".join(classes.title(index) for index in range(min(_SHOWN, len(classes))))
-            raise BadOption(f"--classes {wanted}: no seed has such a class. There are {len(classes)}: {known}, ...")
+            raise BadOption(Parameter("classes", wanted), f": no seed has such a class. There are {len(classes)}: {known}, ...")
         found.append(column)
     return np.unique(np.array(found, np.int64))
 
 
 def _is_file(text: str) -> bool:
-    """Whether that is the name of a file; a long list of classes is none that a disk could have."""
+    """Whether a text is the path of a file. A long list of classes exceeds the longest path, which is an OSError."""
     try:
         return Path(text).is_file()
     except OSError:

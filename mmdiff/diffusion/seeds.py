@@ -1,4 +1,4 @@
-"""Y: the indicator of the seeds' labels, the state that a diffusion starts from (paper, section 3.3)."""
+"""Y: the indicator matrix of the seeds' labels, from which a diffusion starts (paper, section 3.3)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mmdiff.labels.classes import UNLABELLED
 
 @dataclass(frozen=True)
 class Seeds:
-    """Y in rows: labelled nodes in order, and of each the columns and the value of its entries.
+    """Y in rows: the labelled nodes in order, the columns of each, and one value for all of its entries.
 
-    `values` are 1, or with a symmetric graph 1/sqrt(degree) of the node: then the state is S in sqrt-degree units.
+    `values` are 1, or 1/sqrt(degree) of the node in sqrt-degree units (symmetric graphs).
     """
 
     nodes: NDArray[np.int64]
@@ -25,7 +25,7 @@ class Seeds:
 
     @classmethod
     def of(cls, nodes: NDArray[np.int64], labels: NDArray[np.int32], classes: int) -> Seeds:
-        """From nodes and their labels, one or several of each, UNLABELLED for none. A label that is given twice counts once."""
+        """Seeds from nodes and their labels, one or several each, UNLABELLED for none. A repeated label counts once."""
         table = labels if labels.ndim == 2 else labels[:, None]
         rows, places = np.nonzero(table != UNLABELLED)
         pairs = np.unique(np.stack([nodes[rows], table[rows, places]], axis=1).astype(np.int64), axis=0)
@@ -34,13 +34,14 @@ class Seeds:
         return cls(labelled, offsets, pairs[:, 1].astype(np.int32), np.ones(len(labelled), np.float32), classes)
 
     def in_units_of(self, sqrt_degrees: NDArray[np.float32] | None) -> Seeds:
+        """The same Y in sqrt-degree units."""
         if sqrt_degrees is None:
             return self
         values = (1 / sqrt_degrees[self.nodes].astype(np.float64)).astype(np.float32)
         return Seeds(self.nodes, self.offsets, self.columns, values, self.classes)
 
     def select(self, columns: NDArray[np.int64]) -> Seeds:
-        """Some columns, in the given order. All nodes stay: also those are seeds whose labels are elsewhere."""
+        """Some columns, in the given order. All nodes stay seeds, even those without a label in these columns."""
         place = np.full(self.classes, -1, np.int32)
         place[columns] = np.arange(len(columns), dtype=np.int32)
         chosen = place[self.columns]
@@ -55,5 +56,5 @@ class Seeds:
         return np.repeat(self.nodes, counts), self.columns, np.repeat(self.values, counts)
 
     def per_class(self) -> NDArray[np.int64]:
-        """How many seeds each class has."""
+        """The number of seeds of each class."""
         return np.bincount(self.columns, minlength=self.classes)

@@ -1,4 +1,4 @@
-"""`mmdiff diffuse`: labels spread over `graph/W`; `scores/NAME` is what test points see of them, and nodes' best classes."""
+"""`mmdiff diffuse`: spreads labels over `graph/W` and publishes `scores/NAME` (paper, section 3)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine.independent import Buffers
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.top_classes import TopClasses
-from mmdiff.diffusion.io.checkpoint import Kept, ProductsOnDisk
-from mmdiff.diffusion.io.remote_batches import Batches, Computed, enter_all, stream_of
+from mmdiff.diffusion.io.checkpoint import DraftCheckpoint, ProductsOnDisk
+from mmdiff.diffusion.io.graph_stream import Stream
+from mmdiff.diffusion.io.remote_batches import Batches, FinishedBatch, record_all, stream_of
 from mmdiff.diffusion.options import COLS_PER_BATCH, DiffusionOptions
-from mmdiff.diffusion.planning.memory_model import Asked, Needs, needs
+from mmdiff.diffusion.planning.memory_model import Footprint, Limits, footprint
 from mmdiff.diffusion.problem import Problem, read_problem
 from mmdiff.diffusion.variant import Variant, class_prior, given_prior
 from mmdiff.export.predictions import check_predictions, write_predictions
-from mmdiff.formats.errors import BadOption, Missing
+from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Placeholder, call
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -59,23 +60,42 @@ class Request(DiffusionOptions):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A diffusion that can be run: its options make sense, its inputs go together, and it fits."""
+    """A diffusion whose options are valid, whose inputs fit together, and which fits in memory."""
 
     request: Request
     problem: Problem
     variant: Variant
     prior: NDArray[np.float64]
-    needs: Needs
+    needs: Footprint
+
+    @property
+    def every_row(self) -> bool:
+        """Whether L is needed in all rows, for the predictions of nodes."""
+        return self.request.predict_nodes is not None
+
+    def diffusion(self, stream: Stream) -> Diffusion:
+        """The diffusion, on a stream of its graph."""
+        return Diffusion(
+            stream=stream,
+            seeds=self.problem.seeds,
+            variant=self.variant,
+            prior=self.prior,
+            iterations=self.request.iterations,
+            width=self.needs.width,
+            neighbors=self.problem.neighbors,
+            every_row=self.every_row,
+            plain=self.request.plain,
+        )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The scores, and what there is to say of them."""
+    """The published scores. `seconds` is the time of this run, `needs` its announced memory and disk."""
 
     artifact: Artifact
     reused: bool
     seconds: float
-    needs: Needs
+    needs: Footprint
     warnings: list[str] = field(default_factory=list)
     predictions: Json = field(default_factory=dict)
 
@@ -97,50 +117,62 @@ class Outcome:
 
 
 def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
-    """Reads and checks everything that a diffusion needs, before anything is computed, by so many workers."""
+    """Reads and checks the inputs of a diffusion, and decides its batches, before anything is computed."""
     variant = request.variant
     problem = read_problem(store, request.labels, request.classes)
     if problem.neighbors is None and request.predict_nodes is None:
         raise Missing(
-            f"{store.path}: no test points to score. Import some with --role test and run mmdiff build-graph again, or ask for "
-            "the labels of the nodes with --predict-nodes FILE.parquet."
+            f"{store.path}: no test points to score. Import some, ",
+            call("add", FILE, role="test"),
+            ", and run again ",
+            call("build_graph"),
+            ", or ask for the labels of the nodes with ",
+            Parameter("predict_nodes", Placeholder("FILE.parquet")),
+            ".",
         )
     if request.predict_nodes is not None:
         check_predictions(request.predict_nodes, store, problem.background)
-    given, name = given_prior(request.prior, problem.seeds)
-    prior = class_prior(variant, given, name, request.prior_power, problem.seeds.classes)
-    every_row = request.predict_nodes is not None
-    asked = Asked(
+    given, shown = given_prior(request.prior, problem.seeds)
+    prior = class_prior(variant, given, shown, request.prior_power, problem.seeds.classes)
+    limits = Limits(
         cols_per_batch=request.fixed_width,
         memory=request.memory,
         iterations=request.iterations,
-        planes=len(request.kept_iterations),
-        every_row=every_row,
+        kept_iterations=len(request.kept_iterations),
+        every_row=request.predict_nodes is not None,
         workers=workers,
         plain=request.plain,
-        most=request.widest,
+        most_cols=request.widest,
     )
-    return Prepared(request, problem, variant, prior, needs(problem, variant, asked))
+    needs = footprint(problem, variant, limits)
+    return Prepared(request=request, problem=problem, variant=variant, prior=prior, needs=needs)
 
 
 def diffuse(
     path: Path,
     request: Request,
     progress: Progress = silent,
-    announce: Callable[[Needs], None] = lambda _: None,
+    announce: Callable[[Footprint], None] = lambda _: None,
     executor: Executor | None = None,
 ) -> Outcome:
-    """Makes `scores/NAME`; what was made before from the same inputs and options is left as it is.
+    """Makes `scores/NAME`, or finds it if it was made before from the same inputs and options.
 
-    Before anything is computed, `announce` hears what the run will need. `executor` computes the batches.
+    `announce` is called with the footprint of the run before anything is computed. `executor` computes the batches.
     """
     run = Run(request.command)
     store = Store.open(path)
     executor = executor or LocalExecutor()
     if request.variant.coupled and not isinstance(executor, LocalExecutor):
         raise BadOption(
-            f"--dask with --eta {request.eta}: it takes all classes of a node at once after every iteration, so batches of "
-            "classes cannot be left to workers. Leave --dask out, or use another --eta."
+            Parameter("dask"),
+            " with ",
+            Parameter("eta", request.eta),
+            ": the operator needs all classes of a node after every iteration, so workers cannot compute batches of classes "
+            "independently. Leave ",
+            Parameter("dask"),
+            " out, or choose another ",
+            Parameter("eta"),
+            ".",
         )
     prepared = prepare(store, request, executor.workers)
     name = f"scores/{request.name}"
@@ -158,7 +190,7 @@ def diffuse(
 
 
 def _recipe(prepared: Prepared) -> Recipe:
-    """What decides the result. The width of batches does not: every column comes out the same."""
+    """Everything that decides the result. The width of batches does not: each column is computed independently of it."""
     request, problem = prepared.request, prepared.problem
     parameters: Json = {
         "method": "diffusion",
@@ -174,105 +206,111 @@ def _recipe(prepared: Prepared) -> Recipe:
         parameters["eta_applied"] = "once"
     if prepared.variant.takes_prior:
         parameters["prior"] = [float(p) for p in prepared.prior]
-    return Recipe(KIND, SCHEMA, parameters, problem.inputs, problem.witness)
+    return Recipe(KIND, SCHEMA, parameters, problem.inputs, problem.source_fingerprint)
 
 
 def _run(draft: Draft, prepared: Prepared, progress: Progress, executor: Executor) -> tuple[Json, list[Json]]:
-    """Computes what is missing; returns the facts, and of each iteration the time it took and the bytes it read."""
+    """Computes the batches that are missing; returns the facts, and the seconds and bytes read of each iteration."""
     request, problem = prepared.request, prepared.problem
-    every_row = request.predict_nodes is not None
     with stream_of(problem.graph, prepared.needs.memory, request.memory) as stream:
-        diffusion = Diffusion(
-            stream,
-            problem.seeds,
-            prepared.variant,
-            prepared.prior,
-            request.iterations,
-            prepared.needs.width,
-            problem.neighbors,
-            every_row,
-            request.plain,
-        )
-        with Kept(draft, diffusion, request.kept_iterations, every_row) as kept:
-            steps = _compute(draft, prepared, diffusion, kept, progress, executor)
-        _assemble(draft, diffusion, kept)
+        diffusion = prepared.diffusion(stream)
+        with DraftCheckpoint(draft, diffusion, request.kept_iterations, prepared.every_row) as checkpoint:
+            steps = _compute(draft, prepared, diffusion, checkpoint, progress, executor)
+        _assemble(draft, diffusion, checkpoint)
         problem.classes.write(draft)
-        if kept.tops is not None:
-            _write_top_classes(draft, kept.tops, prepared)
-    return _facts(prepared, diffusion, kept), [{**step, "seconds": round(step["seconds"], 3)} for step in steps]
+        if checkpoint.top_classes is not None:
+            _write_top_classes(draft, checkpoint.top_classes, prepared)
+    return _facts(prepared, diffusion, checkpoint), [{**step, "seconds": round(step["seconds"], 3)} for step in steps]
 
 
 def _compute(
-    draft: Draft, prepared: Prepared, diffusion: Diffusion, kept: Kept, progress: Progress, executor: Executor
+    draft: Draft,
+    prepared: Prepared,
+    diffusion: Diffusion,
+    checkpoint: DraftCheckpoint,
+    progress: Progress,
+    executor: Executor,
 ) -> list[Json]:
-    """All batches that are not kept yet: those whose classes are coupled together, the others by the executor."""
+    """Computes all batches that are not done: coupled ones together, independent ones as work units of the executor."""
     needs, stream, iterations = prepared.needs, diffusion.stream, diffusion.iterations
-    buffers = Buffers(needs.on_disk)
+    buffers = Buffers(needs.spills)
     with progress("diffusing", len(diffusion.batches) * iterations * stream.graph.edges, "edges") as advance:
         if diffusion.variant.coupled:
-            reports = diffusion.reports(buffers, kept, ProductsOnDisk(draft, kept))
-            return enter_all(reports, stream, iterations, kept, advance)
+            results = diffusion.results(buffers, checkpoint, ProductsOnDisk(draft, checkpoint))
+            return record_all(results, stream, iterations, checkpoint, advance)
 
-        def here(batch: int) -> Computed:
-            steps = enter_all(diffusion.reports_of(batch, buffers, kept), stream, iterations, kept, advance)
-            kept.finish(batch)
-            return Computed(steps)
+        def here(batch: int) -> FinishedBatch:
+            results = diffusion.batch_results(batch, buffers, checkpoint)
+            steps = record_all(results, stream, iterations, checkpoint, advance)
+            checkpoint.finish(batch)
+            return FinishedBatch(steps)
 
         def there() -> Batches:
-            return Batches.of(draft, prepared.problem.W, diffusion, kept, needs, prepared.request.memory // executor.workers)
+            return Batches.of(
+                draft,
+                W=prepared.problem.W,
+                diffusion=diffusion,
+                checkpoint=checkpoint,
+                memory=needs.memory,
+                limit=prepared.request.memory // executor.workers,
+                spills=needs.spills,
+            )
 
         steps: list[Json] = [{"iteration": t, "seconds": 0.0, "bytes": 0} for t in range(iterations + 1)]
-        for batch, computed in executor.each(here, there, kept.todo, advance=advance):
-            if not kept.is_done(batch):
-                kept.take(batch, computed.notes, computed.scores, computed.tops)
-            for total, step in zip(steps, computed.steps, strict=True):
+        for batch, finished in executor.each(here, there, checkpoint.todo, advance=advance):
+            if not checkpoint.is_done(batch):
+                checkpoint.take(batch, finished.statistics, finished.scores, finished.top_classes)
+            for total, step in zip(steps, finished.steps, strict=True):
                 total["seconds"] += step["seconds"]
                 total["bytes"] += step["bytes"]
         return steps
 
 
-def _assemble(draft: Draft, diffusion: Diffusion, kept: Kept) -> None:
-    """The scores of all batches, side by side in the order of the classes; and the sums of the columns."""
+def _assemble(draft: Draft, diffusion: Diffusion, checkpoint: DraftCheckpoint) -> None:
+    """Writes the scores of all batches side by side, in the order of the classes, and the column sums."""
     classes = diffusion.seeds.classes
     if diffusion.neighbors is not None:
         tests = len(diffusion.neighbors)
-        writer = draft.array("scores", (len(kept.planes), tests, classes), "float32")
-        parts = [kept.part(batch).mapped() for batch in range(len(diffusion.batches))] if writer.missing else []
+        writer = draft.array("scores", (len(checkpoint.iterations), tests, classes), "float32")
+        parts = [checkpoint.scores(batch).mapped() for batch in range(len(diffusion.batches))] if writer.missing else []
         for chunk in writer.missing:
             start, stop = writer.spec.rows(chunk)
-            plane, first = divmod(start, tests)
+            place, first = divmod(start, tests)
             block = np.empty((stop - start, classes), np.float32)
             for batch, part in enumerate(parts):
-                block[:, diffusion.columns(batch)] = part[plane, first : first + stop - start]
+                block[:, diffusion.columns(batch)] = part[place, first : first + stop - start]
             writer.write(chunk, block)
     sums = np.empty((diffusion.iterations + 1, classes), np.float32)
     for batch in range(len(diffusion.batches)):
-        sums[:, diffusion.columns(batch)] = [step["sums"] for step in kept.notes[kept.key(batch)]]
+        sums[:, diffusion.columns(batch)] = [step["sums"] for step in checkpoint.statistics[checkpoint.key(batch)]]
     draft.values("column_sums", sums)
 
 
-def _write_top_classes(draft: Draft, tops: TopClasses, prepared: Prepared) -> None:
-    """The best classes of the background, in the user's order."""
+def _write_top_classes(draft: Draft, top_classes: TopClasses, prepared: Prepared) -> None:
+    """Writes the top classes of the background, in the user's order."""
     problem = prepared.problem
     order = problem.graph.order
     node = np.arange(problem.background) if order is None else np.argsort(order)
-    draft.values("top_classes", tops.classes[node])
-    draft.values("top_scores", tops.scores[node])
+    draft.values("top_classes", top_classes.classes[node])
+    draft.values("top_scores", top_classes.scores[node])
 
 
-def _facts(prepared: Prepared, diffusion: Diffusion, kept: Kept) -> Json:
-    """The share of entries that are not zero is that of the rows which were computed (paper, figure 4)."""
+def _facts(prepared: Prepared, diffusion: Diffusion, checkpoint: DraftCheckpoint) -> Json:
+    """The facts of the manifest. The share of nonzero entries is that of the computed rows (paper, figure 4)."""
     steps = []
     for iteration in range(diffusion.iterations + 1):
-        notes = [(diffusion.columns(batch), kept.notes[kept.key(batch)][iteration]) for batch in range(len(diffusion.batches))]
-        entries = sum(len(columns) * note["rows"] for columns, note in notes)
-        nonzero = sum(note["nonzero"] for _, note in notes)
-        rows = notes[0][1]["rows"]
+        statistics = [
+            (diffusion.columns(batch), checkpoint.statistics[checkpoint.key(batch)][iteration])
+            for batch in range(len(diffusion.batches))
+        ]
+        entries = sum(len(columns) * step["rows"] for columns, step in statistics)
+        nonzero = sum(step["nonzero"] for _, step in statistics)
+        rows = statistics[0][1]["rows"]
         steps.append({"iteration": iteration, "nonzero": round(nonzero / entries, 9) if entries else 0.0, "rows": rows})
     return {
         "tests": prepared.problem.tests,
         "classes": diffusion.seeds.classes,
         "nodes": diffusion.stream.graph.nodes,
-        "planes": kept.planes if prepared.problem.tests else [],
+        "planes": checkpoint.iterations if prepared.problem.tests else [],
         "steps": steps,
     }

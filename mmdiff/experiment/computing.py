@@ -135,9 +135,9 @@ class CellComputer:
                 neighbors=neighbors,
                 every_row=True,
             )
-            for report in diffusion.reports():
-                scores[report.iteration][:, diffusion.columns(report.batch)] = report.scores(neighbors)
-                reached[report.iteration, 0] += report.nonzero
+            for result in diffusion.results():
+                scores[result.iteration][:, diffusion.columns(result.batch)] = result.scores(neighbors)
+                reached[result.iteration, 0] += result.nonzero
         return scores, reached
 
     def _graph(self, cell: Cell) -> tuple[Nodes, CsrGraph]:

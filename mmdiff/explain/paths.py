@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.run import Diffusion, Report
+from mmdiff.diffusion.engine.run import Diffusion, IterationResult
 from mmdiff.diffusion.engine.states import SomeRows, sqrt_degrees_of
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
@@ -73,15 +73,15 @@ def find_paths(spreading: Spreading, questions: Sequence[Question]) -> dict[Ques
     with Stream(spreading.graph) as stream:
         diffusion, columns = _diffusion(spreading, stream, spreading.neighbors[points], wanted)
         kept: dict[tuple[int, int], NDArray[np.float32]] = {}
-        for report in diffusion.reports():
-            own = columns[diffusion.columns(report.batch)]
+        for result in diffusion.results():
+            own = columns[diffusion.columns(result.batch)]
             places = np.flatnonzero(np.isin(own, wanted))
-            kept[report.batch, report.iteration] = _values(report, spreading.graph.nodes)[:, places]
-            if report.iteration < spreading.iterations:
+            kept[result.batch, result.iteration] = _values(result, spreading.graph.nodes)[:, places]
+            if result.iteration < spreading.iterations:
                 continue
-            states = [kept.pop((report.batch, iteration)) for iteration in range(spreading.iterations + 1)]
+            states = [kept.pop((result.batch, iteration)) for iteration in range(spreading.iterations + 1)]
             for place, column in enumerate(own[places].tolist()):
-                tracer = _Tracer(spreading, column, [state[:, place] for state in states], report.rows)
+                tracer = _Tracer(spreading, column, [state[:, place] for state in states], result.rows)
                 for question in questions:
                     if question.column == column:
                         found[question] = tracer.trace(spreading.neighbors[question.point])
@@ -109,12 +109,21 @@ def _diffusion(
     else:
         columns, width = wanted, max(1, min(len(wanted), STATE_BYTES // column_bytes))
         seeds, prior = seeds.select(columns), prior[columns]
-    return Diffusion(stream, seeds, variant, prior, iterations, width, neighbors), columns
+    diffusion = Diffusion(
+        stream=stream,
+        seeds=seeds,
+        variant=variant,
+        prior=prior,
+        iterations=iterations,
+        width=width,
+        neighbors=neighbors,
+    )
+    return diffusion, columns
 
 
-def _values(report: Report, nodes: int) -> NDArray[np.float32]:
+def _values(result: IterationResult, nodes: int) -> NDArray[np.float32]:
     """A batch of S as a dense array; rows that were not computed are zero."""
-    state = report.state
+    state = result.state
     if not isinstance(state, SomeRows):
         return state.block(0, nodes)
     values = np.zeros((nodes, state.width), np.float32)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mmdiff.diffusion.io import checkpoint as keeping
+from mmdiff.diffusion.io import checkpoint
 from mmdiff.diffusion.stage import Request, diffuse
 from mmdiff.formats.errors import DiskFull
 from mmdiff.formats.store.store import Store
@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {"in batches": {}, "coupled": {"eta": "row
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """States are kept after every iteration, and arrays have several chunks."""
-    monkeypatch.setattr(keeping, "KEEP_SECONDS", 0)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0)
     with chunks_of(SMALL_CHUNKS):
         yield
 

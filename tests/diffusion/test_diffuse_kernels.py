@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.frontier import advance_frontier, spread_frontier
 from mmdiff.diffusion.engine.gamma import raise_power
-from mmdiff.diffusion.engine.needed_rows import closures, looked_at, reached
+from mmdiff.diffusion.engine.needed_rows import closures, gathered_rows, reached
 from mmdiff.diffusion.engine.product import SeedUpdate, matmul, product, product_of_rows
 from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, sqrt_degrees_of
 from mmdiff.diffusion.engine.top_classes import TOP, TopClasses
 from mmdiff.diffusion.io import graph_stream as streaming
 from mmdiff.diffusion.io.graph_stream import Stream
-from mmdiff.diffusion.io.spill import product_to_sheet, read_back, rows_per_chunk
+from mmdiff.diffusion.io.spill import product_to_spill, read_back, rows_per_chunk
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.arrays import ArraySpec
@@ -107,9 +107,9 @@ def test_product_by_way_of_the_disk_is_the_same_to_the_last_bit(
     with blocks_of(block), Stream(graph) as stream, tempfile.TemporaryDirectory() as folder:
         for number, chosen in enumerate((None, rows)):
             expected, found = np.zeros_like(values), np.full_like(values, 1)
-            sheet = ArrayWriter(Path(folder) / str(number), spec)
-            nonzero = product_to_sheet(stream, values, sheet, seed_update, chosen)
-            read_back(sheet, found)
+            spill = ArrayWriter(Path(folder) / str(number), spec)
+            nonzero = product_to_spill(stream, values, spill, seed_update, chosen)
+            read_back(spill, found)
             assert nonzero == product(stream, values, expected, seed_update, chosen)
             np.testing.assert_array_equal(found, expected)
 
@@ -226,7 +226,7 @@ def test_needed_rows_are_those_that_can_be_reached_in_as_many_steps(graph: CsrGr
             np.testing.assert_array_equal(rows is None, once is None)
         mask = A[mask].any(axis=0)
     neighbors = some_neighbors(graph.nodes, seed)
-    seen = looked_at(neighbors, graph.nodes)
+    seen = gathered_rows(neighbors, graph.nodes)
     named = np.unique(neighbors[neighbors != NONE])
     np.testing.assert_array_equal(named if seen is None else seen, named)
 
@@ -271,7 +271,7 @@ def test_best_classes_are_the_same_whatever_the_batches_and_ties_go_to_the_lower
     for start in range(0, classes, width):
         columns, own = order[start : start + width], TopClasses.empty(nodes, classes)
         for each in (tops, own):
-            each.enter(lambda first, stop, columns=columns: L[first:stop, columns], columns)  # type: ignore[misc]
+            each.add(lambda first, stop, columns=columns: L[first:stop, columns], columns)  # type: ignore[misc]
         merged.merge(own)
     np.testing.assert_array_equal(merged.classes, tops.classes)
     np.testing.assert_array_equal(merged.scores, tops.scores)
@@ -293,11 +293,11 @@ def test_states_say_the_same_of_test_points_however_they_are_kept(
     sqrt_degrees = np.random.default_rng(seed).uniform(0.5, 4, nodes).astype(np.float32) if high else None
     rows = np.unique(neighbors[neighbors != NONE]).astype(np.uint32)
     matrix, frontier = Matrix(kept), frontier_of(S)
-    expected = matrix.look(neighbors, sqrt_degrees)
+    expected = matrix.gather(neighbors, sqrt_degrees)
     L = S.astype(np.float64) if sqrt_degrees is None else S * sqrt_degrees.astype(np.float64)[:, None]
     assert_close(expected, naive_scores(L, neighbors))
-    np.testing.assert_array_equal(SomeRows(rows, kept[rows]).look(neighbors, sqrt_degrees), expected)
-    np.testing.assert_array_equal(frontier.look(neighbors, sqrt_degrees), expected)
+    np.testing.assert_array_equal(SomeRows(rows, kept[rows]).gather(neighbors, sqrt_degrees), expected)
+    np.testing.assert_array_equal(frontier.gather(neighbors, sqrt_degrees), expected)
     first, stop = nodes // 3, nodes
     np.testing.assert_array_equal(matrix.block(first, stop), S[first:stop])
     np.testing.assert_array_equal(frontier.block(first, stop), S[first:stop])

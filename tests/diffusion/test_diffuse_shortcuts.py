@@ -185,7 +185,7 @@ def test_a_buffer_on_disk_gives_the_same_bytes(tmp_path: Path, options: dict[str
         spare = nodes * prepared.needs.width * prepared.variant.itemsize // 2
         memory = prepared.needs.memory - spare if on_disk else request.memory
         outcome = stage(folder / "store", Request(**{**vars(request), "memory": memory}))
-        assert (outcome.needs.on_disk, outcome.needs.batches) == (on_disk, batches)
+        assert (outcome.needs.spills, outcome.needs.batches) == (on_disk, batches)
         ids.add(outcome.artifact.id)
         assert np.isfinite(stock(folder, "scores")).all()
         forget(folder)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from mmdiff.diffusion import schedule
 from mmdiff.diffusion.api import diffuse
-from mmdiff.diffusion.engine import coupled, frontier
+from mmdiff.diffusion.engine import coupled
 from mmdiff.diffusion.io import graph_stream as streaming
 from mmdiff.diffusion.options import ETAS
 from mmdiff.diffusion.variant import Variant
@@ -64,12 +65,12 @@ def assert_close(found: NDArray[Any], expected: NDArray[Any], tolerance: float =
 @contextmanager
 def small_pieces(block_edges: int, entry_cost: int) -> Iterator[None]:
     """Blocks that small graphs have several of, and frontiers that are given up early, late or when it pays."""
-    before: Any = (streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS)
-    streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS = block_edges, entry_cost, 7
+    before: Any = (streaming.BLOCK_EDGES, schedule.ENTRY_COST, coupled.BLOCK_ROWS)
+    streaming.BLOCK_EDGES, schedule.ENTRY_COST, coupled.BLOCK_ROWS = block_edges, entry_cost, 7
     try:
         yield
     finally:
-        streaming.BLOCK_EDGES, frontier.ENTRY_COST, coupled.BLOCK_ROWS = before
+        streaming.BLOCK_EDGES, schedule.ENTRY_COST, coupled.BLOCK_ROWS = before
 
 
 @settings(max_examples=250, deadline=None)

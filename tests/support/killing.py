@@ -26,7 +26,7 @@ import numpy as np
 
 from mmdiff.building.stage import Request as BuildRequest
 from mmdiff.building.stage import build_graph
-from mmdiff.diffusion.io import checkpoint as keeping
+from mmdiff.diffusion.io import checkpoint
 from mmdiff.diffusion.stage import Request as DiffuseRequest
 from mmdiff.diffusion.stage import diffuse
 from mmdiff.formats.errors import Missing
@@ -203,6 +203,6 @@ def main(scenario: str, moment: str, folder: Path, every: int) -> None:
 
 if __name__ == "__main__":
     partition.CELL_ROWS, background.BLOCK_ROWS = 100, 256
-    keeping.KEEP_SECONDS = 0
+    checkpoint.CHECKPOINT_SECONDS = 0
     with chunks_of(SMALL_CHUNKS):
         main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else 1)

@@ -1,8 +1,8 @@
-"""Deferred normalisation: the sums of the columns of S, from one vector instead of a pass over S (DESIGN section 5).
+"""Deferred normalisation: the column sums of S from a recursion of one vector instead of a pass over S (DESIGN section 5).
 
-Where S_t = P_t(W) Y is linear in Y, its column sums are Y^T r with r = P_t(W)^T 1: a recursion of one vector. With the seeds
-held (alpha, reset), S_t is a sum of such terms, and so are its column sums. Only the seeds' entries of r matter, so each step
-is computed only where a later one looks.
+Where S_t = P_t(W) Y is linear in Y, its column sums are Y^T r with r = P_t(W)^T 1. With a seed update (alpha, reset), S_t is a
+sum of such terms, and so are its column sums. Only the seeds' entries of r are needed, so each step of the recursion is
+computed only in the rows that a later step reads.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.needed_rows import closures
-from mmdiff.diffusion.io.graph_stream import Block, Stream, weights_of
+from mmdiff.diffusion.io.graph_stream import Block, Stream, arrays_of
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.kernels.constants import COLUMN
-from mmdiff.kernels.floats import half_to_float
 from mmdiff.kernels.jit import kernel
+from mmdiff.kernels.spmm import GraphArrays, edge_weight
 
 _MEASURED_EDGES = 1 << 24
 
@@ -44,12 +44,12 @@ def column_sums(
         r = after
         terms.append(np.bincount(columns, values * r[nodes].astype(np.float64), seeds.classes))
     powers = np.stack(terms)
-    held = np.cumsum(powers, axis=0) - powers
-    return np.asarray(powers + share * held, np.float64)
+    earlier = np.cumsum(powers, axis=0) - powers
+    return np.asarray(powers + share * earlier, np.float64)
 
 
 def time_of_step(stream: Stream) -> float:
-    """Seconds for each edge, measured on some blocks that follow each other."""
+    """Seconds of the recursion for each edge, measured on the first blocks of the graph."""
     graph = stream.graph
     rows = np.arange(min(graph.nodes, max(1, _MEASURED_EDGES * graph.nodes // max(1, graph.edges))))
     vector = np.ones(graph.nodes, np.float32)
@@ -68,8 +68,7 @@ def _transpose(
     """W^T v, given D^-1 v: the matrix W0 + W0^T is its own transpose."""
 
     def work(block: Block) -> None:
-        graph = block.graph
-        _dot(graph.indptr, graph.indices, weights_of(graph), vector, block.rows, out, alpha)
+        _dot(arrays_of(block.graph), vector, block.rows, out, alpha)
 
     for _ in stream.each(work, rows):
         pass
@@ -77,17 +76,11 @@ def _transpose(
 
 @kernel
 def _dot(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.uint32],
-    weights: NDArray[Any] | None,
-    vector: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    out: NDArray[np.float32],
-    alpha: np.float32,
+    graph: GraphArrays, vector: NDArray[np.float32], rows: NDArray[np.int64], out: NDArray[np.float32], alpha: np.float32
 ) -> None:
     for row in rows:
         total = 0.0
-        for edge in range(indptr[row], indptr[row + 1]):
-            weight = np.float64(1 + (indices[edge] >> 31)) if weights is None else np.float64(half_to_float(weights[edge]))
-            total += weight * vector[indices[edge] & COLUMN]
+        for edge in range(graph.indptr[row], graph.indptr[row + 1]):
+            weight = np.float64(edge_weight(graph.indices, graph.weights, edge))
+            total += weight * vector[graph.indices[edge] & COLUMN]
         out[row] = alpha * total

@@ -16,7 +16,7 @@ _BLOCK_ROWS = 1 << 14
 
 
 def raise_power(state: Matrix, power: float, sqrt_degrees: SqrtDegrees) -> None:
-    """Gamma(S) in place of S. Each column is divided by its largest entry first, so that powers stay within float32."""
+    """Replaces S by Gamma(S). Each column is first divided by its largest entry, so that powers stay within float32."""
     values = state.values
     blocks = [(start, min(start + _BLOCK_ROWS, len(values))) for start in range(0, len(values), _BLOCK_ROWS)]
     largest = np.zeros(state.width, np.float32)

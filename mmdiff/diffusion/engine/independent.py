@@ -1,25 +1,27 @@
-"""The iterations of one batch of columns, whose operators leave the columns independent: S stays in memory from first to last.
+"""The iterations of one batch of columns, for operators that leave columns independent (paper, section 3.3).
 
-While labels have not come far the state is a frontier; then a matrix; and what only test points look at is computed in the rows
-that they look at. With `plain` it is a matrix from the beginning, in all rows, as the method is written down.
+S stays in memory from the first iteration to the last: first as a frontier, then as a matrix, and after the last iteration as
+the rows that test points gather. `mmdiff/diffusion/schedule.py` decides. With `plain`, S is a matrix of all rows throughout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine import frontier as frontiers
+from mmdiff.diffusion.engine.frontier import advance_frontier, fill_matrix, first_frontier, frontier_size, spread_frontier
 from mmdiff.diffusion.engine.gamma import raise_power
 from mmdiff.diffusion.engine.needed_rows import Rows
 from mmdiff.diffusion.engine.product import SeedUpdate, product, product_of_rows
 from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, SqrtDegrees, State
 from mmdiff.diffusion.io.graph_stream import Stream
-from mmdiff.diffusion.io.spill import Sheet, held_beside, product_to_sheet, read_back
+from mmdiff.diffusion.io.spill import SpillFile, buffer_bytes, product_to_spill, read_back
+from mmdiff.diffusion.schedule import Form, ProductSize, next_product
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.direct import page_aligned
@@ -28,7 +30,7 @@ from mmdiff.kernels.floats import bfloat16_decode, bfloat16_encode
 
 @dataclass(frozen=True)
 class Work:
-    """What all batches share. `needed[t]` are the rows of S that somebody needs after iteration t; None is all of them."""
+    """The inputs that all batches share. `needed[t]` are the needed rows of S after iteration t; None is all rows."""
 
     stream: Stream
     variant: Variant
@@ -42,40 +44,75 @@ class Work:
         """Whether every iteration takes the whole matrix."""
         return self.plain or self.variant.gamma is not None
 
+    @cached_property
+    def _needed_edges(self) -> list[int]:
+        return [self.stream.graph.edges_of(rows) for rows in self.needed]
+
+    def product_size(self, iteration: int, width: int, spills: bool) -> ProductSize:
+        """The size of the product that leads to an iteration, as the schedule takes it."""
+        nodes, needed = self.stream.graph.nodes, self.needed[iteration]
+        return ProductSize(
+            nodes=nodes,
+            width=width,
+            itemsize=self.variant.itemsize,
+            needed_rows=nodes if needed is None else len(needed),
+            needed_edges=self._needed_edges[iteration],
+            rows_only=iteration == self.iterations and needed is not None,
+            spill_bytes=buffer_bytes((nodes, width), self.variant.stored_dtype) if spills else None,
+        )
+
+    def seed_update(self, seeds: Seeds) -> SeedUpdate:
+        """The update that the product applies. With Gamma, which follows the product, seeds are reset after that."""
+        alpha = 1.0 if self.variant.alpha is None else self.variant.alpha
+        return SeedUpdate(seeds, alpha, self.variant.reset_seeds and self.variant.gamma is None)
+
+    def start_frontier(self, seeds: Seeds) -> Frontier:
+        """Y as a frontier, rounded as S is stored."""
+        first = first_frontier(seeds, self.stream.graph.nodes)
+        return (
+            first if self.variant.dtype == "float32" else replace(first, values=bfloat16_decode(bfloat16_encode(first.values)))
+        )
+
+    def advance(self, frontier: Frontier, seeds: Seeds, iteration: int) -> Frontier:
+        """The product that leads to an iteration, as a frontier."""
+        short = self.variant.dtype == "bfloat16"
+        return advance_frontier(self.stream, frontier, self.seed_update(seeds), self.needed[iteration], short)
+
 
 @dataclass(frozen=True)
 class Step:
-    """S after an iteration: `nonzero` of the entries in `rows` rows are not zero."""
+    """S after an iteration: `nonzero` entries in `rows` computed rows. `form` is that of the product; None is Y."""
 
     iteration: int
     state: State
     nonzero: int
     rows: int
+    form: Form | None = None
 
 
 class Buffers:
-    """The two matrices that a batch needs at most. Where there is room for one only, the other lies on disk (`sheets`)."""
+    """The matrices of a batch, at most two, which the next batch uses again. With `spills`, one of them lies on disk."""
 
-    def __init__(self, on_disk: bool = False) -> None:
-        self.on_disk = on_disk
-        self._spares: list[NDArray[Any]] = []
+    def __init__(self, spills: bool = False) -> None:
+        self.spills = spills
+        self._free: list[NDArray[Any]] = []
 
     def target(self, shape: tuple[int, int], dtype: str) -> NDArray[Any]:
         """A matrix to write to, while another one may be read."""
         entries = shape[0] * shape[1]
-        for place, spare in enumerate(self._spares):
-            if spare.size >= entries and spare.dtype == dtype:
-                return self._spares.pop(place).reshape(-1)[:entries].reshape(shape)
-        self._spares.clear()
+        for place, free in enumerate(self._free):
+            if free.size >= entries and free.dtype == dtype:
+                return self._free.pop(place).reshape(-1)[:entries].reshape(shape)
+        self._free.clear()
         return page_aligned(shape, dtype)
 
     def give_back(self, values: NDArray[Any]) -> None:
-        """A matrix that may be written again."""
-        self._spares.append(values)
+        """Returns a matrix that may be overwritten."""
+        self._free.append(values)
 
     def clear(self) -> None:
-        """None is needed any more."""
-        self._spares.clear()
+        """Frees the matrices that are not in use."""
+        self._free.clear()
 
 
 def steps(
@@ -83,21 +120,20 @@ def steps(
     seeds: Seeds,
     buffers: Buffers | None = None,
     resume: tuple[int, NDArray[Any]] | None = None,
-    sheet: Sheet | None = None,
+    spill_file: SpillFile | None = None,
 ) -> Iterator[Step]:
-    """S after iterations 0..T, or after those that follow one that was kept. A step is valid until the next is asked for.
+    """S after iterations 0..T, or after those that follow a checkpoint. A step is valid until the next one is requested.
 
-    With a sheet, a matrix is replaced by the next one by way of the disk.
+    With a spill file, a matrix is replaced by the next one through the disk.
     """
     buffers = buffers or Buffers()
-    nodes = work.stream.graph.nodes
     if resume is None:
         done, state = 0, _start(work, seeds, buffers)
-        yield Step(0, state, len(seeds.columns), nodes)
+        yield Step(0, state, len(seeds.columns), work.stream.graph.nodes)
     else:
         done, state = resume[0], Matrix(resume[1])
     for iteration in range(done + 1, work.iterations + 1):
-        step = _iterate(work, seeds, state, iteration, buffers, sheet)
+        step = _iterate(work, seeds, state, iteration, buffers, spill_file)
         state = step.state
         yield step
     if isinstance(state, Matrix):
@@ -105,69 +141,55 @@ def steps(
 
 
 def _start(work: Work, seeds: Seeds, buffers: Buffers) -> State:
-    nodes = work.stream.graph.nodes
     if not work.whole:
-        first = frontiers.first_frontier(seeds, nodes)
-        return (
-            first
-            if work.variant.stored_dtype == "float32"
-            else replace(first, values=bfloat16_decode(bfloat16_encode(first.values)))
-        )
-    out = buffers.target((nodes, seeds.classes), work.variant.stored_dtype)
+        return work.start_frontier(seeds)
+    out = buffers.target((work.stream.graph.nodes, seeds.classes), work.variant.stored_dtype)
     out[:] = 0
-    _set_back(out, seeds)
+    _reset(out, seeds)
     return Matrix(out)
 
 
-def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Buffers, sheet: Sheet | None) -> Step:
-    stream, variant = work.stream, work.variant
-    alpha = 1.0 if variant.alpha is None else variant.alpha
-    # A power comes between the product and the seeds' rows, which are set back behind it.
-    seed_update = SeedUpdate(seeds, alpha, variant.reset_seeds and variant.gamma is None)
-    needed = work.needed[iteration]
-    rows = stream.graph.nodes if needed is None else len(needed)
-    shape = (stream.graph.nodes, seeds.classes)
-    last = iteration == work.iterations and needed is not None
+def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Buffers, spill_file: SpillFile | None) -> Step:
+    stream, dtype = work.stream, work.variant.stored_dtype
+    size = work.product_size(iteration, seeds.classes, spill_file is not None)
+    frontier = frontier_size(stream.graph, state) if isinstance(state, Frontier) else None
+    form, expands, spills = next_product(frontier, size)
+    needed, seed_update = work.needed[iteration], work.seed_update(seeds)
+
+    def step(after: State, nonzero: int) -> Step:
+        return Step(iteration, after, nonzero, size.needed_rows, form)
+
+    if form is Form.FRONTIER and isinstance(state, Frontier):
+        after = work.advance(state, seeds, iteration)
+        return step(after, len(after.values))
+    if expands and isinstance(state, Frontier):
+        values = buffers.target((size.nodes, size.width), dtype)
+        fill_matrix(stream, state, values)
+        state = Matrix(values)
+    if spills and spill_file is not None:
+        written, values = spill_file(iteration), _values(state)
+        nonzero = product_to_spill(stream, values, written, seed_update, needed)
+        read_back(written, values)
+        return step(_raised(work, seeds, Matrix(values)), nonzero)
+    rows_only = needed if size.rows_only else None
+    out = buffers.target((size.nodes if rows_only is None else len(rows_only), size.width), dtype)
     if isinstance(state, Frontier):
-        itemsize = variant.itemsize
-        if frontiers.stays_small(stream, state, itemsize):
-            after = frontiers.advance_frontier(stream, state, seed_update, needed, variant.dtype == "bfloat16")
-            return Step(iteration, after, len(after.values), rows)
-        if not frontiers.worthwhile(stream, state, needed):
-            state = _matrix_of(work, state, buffers)
-    few = (
-        last
-        and needed is not None
-        and len(needed) * seeds.classes * variant.itemsize <= held_beside(shape, variant.stored_dtype)
-    )
-    if isinstance(state, Matrix) and sheet is not None and not few:
-        written = sheet(iteration)
-        nonzero = product_to_sheet(stream, state.values, written, seed_update, needed)
-        read_back(written, state.values)
-        return Step(iteration, _raised(work, seeds, state), nonzero, rows)
-    if last and needed is not None:
-        out = buffers.target((len(needed), seeds.classes), variant.stored_dtype)
-        if isinstance(state, Frontier):
-            nonzero = frontiers.spread_frontier(stream, state, out, seed_update, needed, compact=True)
-        else:
-            nonzero = product_of_rows(stream, _values(state), out, seed_update, needed)
-            buffers.give_back(_values(state))
-        return Step(iteration, SomeRows(needed, out), nonzero, rows)
-    out = buffers.target(shape, work.variant.stored_dtype)
-    if isinstance(state, Frontier):
-        nonzero = frontiers.spread_frontier(stream, state, out, seed_update, needed, compact=False)
+        nonzero = spread_frontier(stream, state, out, seed_update, needed, compact=rows_only is not None)
+    elif rows_only is not None:
+        nonzero = product_of_rows(stream, _values(state), out, seed_update, rows_only)
     else:
         nonzero = product(stream, _values(state), out, seed_update, needed)
-        buffers.give_back(_values(state))
-    return Step(iteration, _raised(work, seeds, Matrix(out)), nonzero, rows)
+    if isinstance(state, Matrix):
+        buffers.give_back(state.values)
+    return step(_raised(work, seeds, Matrix(out)) if rows_only is None else SomeRows(rows_only, out), nonzero)
 
 
 def _raised(work: Work, seeds: Seeds, product: Matrix) -> Matrix:
-    """Gamma of a product, in its place, and the seeds set back behind it; without Gamma the product has done that."""
+    """Applies Gamma to a product, in place, and then resets the seeds; without Gamma the product has done that."""
     if work.variant.gamma is not None:
         raise_power(product, work.variant.gamma, work.sqrt_degrees)
         if work.variant.reset_seeds:
-            _set_back(product.values, seeds)
+            _reset(product.values, seeds)
     return product
 
 
@@ -177,15 +199,8 @@ def _values(state: State) -> NDArray[Any]:
     return state.values
 
 
-def _matrix_of(work: Work, frontier: Frontier, buffers: Buffers) -> Matrix:
-    """A frontier that has grown large, as a matrix."""
-    nodes = work.stream.graph.nodes
-    out = buffers.target((nodes, frontier.width), work.variant.stored_dtype)
-    frontiers.lay_out(work.stream, frontier, out)
-    return Matrix(out)
-
-
-def _set_back(values: NDArray[Any], seeds: Seeds) -> None:
+def _reset(values: NDArray[Any], seeds: Seeds) -> None:
+    """Sets the rows of the seeds to Y."""
     values[seeds.nodes] = 0
-    rows, columns, own = seeds.entries
-    values[rows, columns] = own if values.dtype == np.float32 else bfloat16_encode(own)
+    rows, columns, labels = seeds.entries
+    values[rows, columns] = labels if values.dtype == np.float32 else bfloat16_encode(labels)

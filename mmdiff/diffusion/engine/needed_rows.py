@@ -1,4 +1,4 @@
-"""Needed rows: what test points look at, and what that is computed from (an exact shortcut of the last iterations)."""
+"""Needed rows: the rows that test points gather, and the rows those are computed from (an exact shortcut, DESIGN section 5)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mmdiff.kernels.jit import kernel
 
 Rows = NDArray[np.uint32]
 
-# A set that is larger than this share of all nodes is not worth keeping apart.
+# The share of all nodes above which a set of rows is treated as all rows.
 _MOST = 0.7
 
 
-def looked_at(neighbors: NDArray[np.uint32], nodes: int) -> Rows | None:
-    """The nodes that lists name, or None where these are almost all."""
+def gathered_rows(neighbors: NDArray[np.uint32], nodes: int) -> Rows | None:
+    """The nodes in the lists of test points, or None where these are almost all."""
     mask = np.zeros(nodes, np.uint8)
     for start in range(0, len(neighbors), 1 << 16):
         block = neighbors[start : start + (1 << 16)]
@@ -27,7 +27,7 @@ def looked_at(neighbors: NDArray[np.uint32], nodes: int) -> Rows | None:
 
 
 def closures(stream: Stream, rows: Rows | None, steps: int) -> list[Rows | None]:
-    """The given rows, those whose product needs only them and their neighbours, and so on: `steps` + 1 sets, None is all."""
+    """`steps` + 1 sets, of which each has the neighbours of the one before: those within 0, 1, 2, ... edges. None is all."""
     found = [rows]
     while len(found) <= steps:
         before = found[-1]
@@ -36,7 +36,7 @@ def closures(stream: Stream, rows: Rows | None, steps: int) -> list[Rows | None]
 
 
 def reached(stream: Stream, rows: NDArray[Any]) -> Rows | None:
-    """Rows and their neighbours. W has entry (i, j) where it has (j, i), so this is also where their labels go in one step."""
+    """Rows and their neighbours. The pattern of W is symmetric, so this is also where their labels go in one iteration."""
     mask = np.zeros(stream.graph.nodes, np.uint8)
     mask[rows] = 1
 

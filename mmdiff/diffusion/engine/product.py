@@ -1,9 +1,4 @@
-"""The product W S: value-free CSR times a resident batch of columns (paper, section 3.3 and "Memory usage").
-
-The columns of a row are summed in registers, and the rows of S that later edges need are prefetched. Sums are float32, rounded
-in the order of the edges, so that no result depends on how the work is cut. `scale` is 1/degree, applied once per row: the
-graph stores no values. What Zhou et al. and Zhu et al. do to the seeds' rows is done in the same pass.
-"""
+"""The product W S over blocks of rows of the graph (paper, section 3.3). The kernel is `mmdiff/kernels/spmm.py`."""
 
 from __future__ import annotations
 
@@ -13,27 +8,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.io.graph_stream import Block, Stream, weights_of
+from mmdiff.diffusion.io.graph_stream import Block, Stream, arrays_of
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.errors import CountMismatch
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.kernels.floats import keep
-from mmdiff.kernels.jit import exact_kernel
-from mmdiff.kernels.register_sums import sum_of_1, sum_of_2, sum_of_4, sum_of_8, sum_of_16, sum_of_32, sum_of_64, sum_of_96
+from mmdiff.kernels.spmm import SeedUpdateArrays, multiply_rows
 
 
 @dataclass(frozen=True)
 class SeedUpdate:
-    """What happens to the seeds' rows after each product: S <- alpha W S + (1 - alpha) Y, or they are set back to Y."""
+    """The update of the seeds' rows after each product: S <- alpha W S + (1 - alpha) Y, or with `reset` S <- Y."""
 
     seeds: Seeds
     alpha: float = 1.0
     reset: bool = False
 
-    def arguments(self) -> tuple[Any, ...]:
-        seeds = self.seeds
-        share = np.float32(1 if self.reset else 1 - self.alpha)
-        return seeds.nodes, seeds.offsets, seeds.columns, seeds.values, np.float32(self.alpha), share, self.reset
+    def arrays(self) -> SeedUpdateArrays:
+        """The update as kernels read it."""
+        return SeedUpdateArrays(
+            nodes=self.seeds.nodes,
+            offsets=self.seeds.offsets,
+            columns=self.seeds.columns,
+            values=self.seeds.values,
+            alpha=np.float32(self.alpha),
+            share=np.float32(1 if self.reset else 1 - self.alpha),
+            reset=self.reset,
+        )
 
 
 def matmul(graph: CsrGraph, dense: NDArray[Any]) -> NDArray[np.float32]:
@@ -43,21 +43,26 @@ def matmul(graph: CsrGraph, dense: NDArray[Any]) -> NDArray[np.float32]:
     source = np.ascontiguousarray(dense, np.float32).reshape(graph.nodes, -1)
     out = np.empty_like(source)
     with Stream(graph) as stream:
-        product(stream, source, out, SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), source.shape[1])))
+        product(stream, source, out, no_update(source.shape[1]))
     return out.reshape(dense.shape)
+
+
+def no_update(width: int) -> SeedUpdate:
+    """The update of a plain product: there are no seeds."""
+    return SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), width))
 
 
 def product(
     stream: Stream, source: NDArray[Any], out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any] | None = None
 ) -> int:
-    """Writes rows of W S to the same rows of `out`; returns how many entries are not zero."""
+    """Writes rows of W S to the same rows of `out`; returns the number of nonzero entries."""
     return sum(stream.each(lambda block: multiply(block.graph, source, block.rows, out, block.rows, seed_update), rows))
 
 
 def product_of_rows(
     stream: Stream, source: NDArray[Any], out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any]
 ) -> int:
-    """The same for some rows only, which are all that `out` has."""
+    """Writes some rows of W S to `out`, which has no others; returns the number of nonzero entries."""
 
     def work(block: Block) -> int:
         return multiply(block.graph, source, block.rows, out, block.places, seed_update)
@@ -73,89 +78,6 @@ def multiply(
     places: NDArray[np.int64],
     seed_update: SeedUpdate,
 ) -> int:
-    """Row rows[i] of the product goes to out[places[i]]."""
-    arrays = (graph.indptr, graph.indices, weights_of(graph), graph.scale)
-    return _multiply(*arrays, source.reshape(-1), source.shape[1], rows, out, places, *seed_update.arguments())
-
-
-@exact_kernel
-def _multiply(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.uint32],
-    weights: NDArray[Any] | None,
-    scale: NDArray[np.float32],
-    source: NDArray[Any],
-    width: int,
-    rows: NDArray[np.int64],
-    out: NDArray[Any],
-    places: NDArray[np.int64],
-    seeds: NDArray[np.int64],
-    seed_offsets: NDArray[np.int64],
-    seed_columns: NDArray[np.int32],
-    seed_values: NDArray[np.float32],
-    alpha: np.float32,
-    share: np.float32,
-    reset: bool,
-) -> int:
-    sums = np.empty(width, np.float32)
-    nonzero = 0
-    seed = np.searchsorted(seeds, rows[0]) if len(rows) else 0
-    for r in range(len(rows)):
-        i = rows[r]
-        _sum(indices, weights, source, width, indptr[i], indptr[i + 1], sums)
-        factor = scale[i] * alpha
-        for c in range(width):
-            sums[c] *= factor
-        if share > 0:
-            while seed < len(seeds) and seeds[seed] < i:
-                seed += 1
-            if seed < len(seeds) and seeds[seed] == i:
-                if reset:
-                    sums[:] = 0
-                for entry in range(seed_offsets[seed], seed_offsets[seed + 1]):
-                    sums[seed_columns[entry]] += share * seed_values[seed]
-        place = places[r]
-        # Counted in 32 bits, which the processor adds eight at a time.
-        own = np.int32(0)
-        for c in range(width):
-            own += np.int32(sums[c] != 0)
-            keep(out, place, c, sums[c])
-        nonzero += int(own)
-    return nonzero
-
-
-@exact_kernel
-def _sum(
-    indices: NDArray[np.uint32],
-    weights: NDArray[Any] | None,
-    source: NDArray[Any],
-    width: int,
-    edge: int,
-    end: int,
-    sums: NDArray[np.float32],
-) -> None:
-    """The sums of the rows that edges..end-1 point to, times their weights: as many columns at once as there are registers."""
-    c = 0
-    while c + 96 <= width:
-        sum_of_96(indices, weights, source, width, c, edge, end, sums)
-        c += 96
-    if c + 64 <= width:
-        sum_of_64(indices, weights, source, width, c, edge, end, sums)
-        c += 64
-    if c + 32 <= width:
-        sum_of_32(indices, weights, source, width, c, edge, end, sums)
-        c += 32
-    if c + 16 <= width:
-        sum_of_16(indices, weights, source, width, c, edge, end, sums)
-        c += 16
-    if c + 8 <= width:
-        sum_of_8(indices, weights, source, width, c, edge, end, sums)
-        c += 8
-    if c + 4 <= width:
-        sum_of_4(indices, weights, source, width, c, edge, end, sums)
-        c += 4
-    if c + 2 <= width:
-        sum_of_2(indices, weights, source, width, c, edge, end, sums)
-        c += 2
-    if c < width:
-        sum_of_1(indices, weights, source, width, c, edge, end, sums)
+    """Writes row rows[i] of W S to out[places[i]]; returns the number of nonzero entries."""
+    flat, width = source.reshape(-1), source.shape[1]
+    return multiply_rows(arrays_of(graph), flat, width, rows, out, places, seed_update.arrays())

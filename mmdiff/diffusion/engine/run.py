@@ -1,4 +1,4 @@
-"""A diffusion as a whole: batches of columns, their iterations, and what is reported of each, whoever keeps it."""
+"""A diffusion as a whole: batches of columns, their iterations, and the result of each (paper, sections 3.3 and 3.4)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine.coupled import Coupled, CoupledProducts, ProductsInMemory
 from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.independent import Buffers, Step, Work, steps
-from mmdiff.diffusion.engine.needed_rows import Rows, closures, looked_at
+from mmdiff.diffusion.engine.needed_rows import Rows, closures, gathered_rows
 from mmdiff.diffusion.engine.states import Matrix, SqrtDegrees, State, sqrt_degrees_of
 from mmdiff.diffusion.io.graph_stream import Stream
-from mmdiff.diffusion.io.spill import Sheet
+from mmdiff.diffusion.io.spill import SpillFile
+from mmdiff.diffusion.schedule import Form
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 
 
 @dataclass(frozen=True)
-class Report:
-    """A batch of S after an iteration; L is S times a factor for each row and one for each column."""
+class IterationResult:
+    """A batch of S after an iteration. L is S times the factors `rows` (None is one) and `columns`.
+
+    `nonzero` of the entries in the `computed` rows are not zero; `sums` are the column sums of S.
+    """
 
     iteration: int
     batch: int
@@ -33,11 +37,12 @@ class Report:
     sums: NDArray[np.float64]
     nonzero: int
     computed: int
+    form: Form | None = None
 
     def scores(self, neighbors: NDArray[np.uint32]) -> NDArray[np.float32]:
         """V L for test points with these neighbours."""
-        seen = self.state.look(neighbors, self.rows)
-        return np.multiply(seen, self.columns, out=seen, casting="same_kind")
+        gathered = self.state.gather(neighbors, self.rows)
+        return np.multiply(gathered, self.columns, out=gathered, casting="same_kind")
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
         """Rows start..stop-1 of L."""
@@ -47,30 +52,31 @@ class Report:
         return np.multiply(block, self.columns, out=np.empty_like(block), casting="same_kind")
 
 
-class Keeper:
-    """Keeps what is finished, so that it need not be computed again. This one keeps nothing."""
+class Checkpoint:
+    """Saves finished work, so that a killed run does not repeat it. This one saves nothing."""
 
     def is_done(self, batch: int) -> bool:  # noqa: ARG002
-        """Whether all of a batch is kept."""
+        """Whether all of a batch is saved."""
         return False
 
     def resume(self, batch: int) -> tuple[int, NDArray[Any]] | None:  # noqa: ARG002
-        """The last iteration of a batch that was kept, and S after it."""
+        """The last saved iteration of a batch, and S after it."""
         return None
 
-    def sheet(self, batch: int) -> Sheet:
-        """Where S goes after the iterations of a batch that has no room in memory for two of them."""
-        raise RuntimeError(f"batch {batch}: nothing is kept on disk")
+    def spill_file(self, batch: int) -> SpillFile:
+        """The spill file of a batch of which only one matrix fits in memory."""
+        raise RuntimeError(f"batch {batch}: there is no disk to spill to")
 
-    def keep(self, batch: int, step: Step) -> None:
-        """Is offered S after an iteration that is neither the last nor Y."""
+    def save(self, batch: int, step: Step) -> None:
+        """Called with S after each intermediate iteration."""
 
 
 @dataclass(frozen=True)
 class Diffusion:
-    """What is to be computed. `neighbors` are those of the test points; `every_row` asks for L in all rows in the end.
+    """A diffusion to compute. `neighbors` are the lists of the test points; `every_row` asks for L in all rows at the end.
 
-    Columns are put into batches by their number of seeds: those with few stay frontiers for longer.
+    Columns are batched by their number of seeds: classes with few seeds stay frontiers for longer. `needed_rows` are the sets
+    of `find_needed_rows`, where they are known already.
     """
 
     stream: Stream
@@ -82,15 +88,16 @@ class Diffusion:
     neighbors: NDArray[np.uint32] | None = None
     every_row: bool = False
     plain: bool = False
+    needed_rows: Sequence[Rows | None] | None = None
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
-        """The columns as they are computed."""
+        """The columns in the order in which they are computed."""
         return np.arange(self.seeds.classes) if self.plain else np.argsort(self.seeds.per_class(), kind="stable")
 
     @cached_property
     def batches(self) -> list[slice]:
-        """Of `order`."""
+        """The batches, as slices of `order`."""
         classes = self.seeds.classes
         return [slice(start, min(start + self.width, classes)) for start in range(0, classes, self.width)]
 
@@ -98,69 +105,89 @@ class Diffusion:
         """The columns of a batch."""
         return self.order[self.batches[batch]]
 
-    def reports(
-        self, buffers: Buffers | None = None, keeper: Keeper | None = None, products: CoupledProducts | None = None
-    ) -> Iterator[Report]:
-        """S after every iteration of every batch that is not kept yet. A report is valid until the next is asked for."""
+    def batch_seeds(self, batch: int) -> Seeds:
+        """The seeds of a batch, in sqrt-degree units."""
+        return self._scaled_seeds.select(self.columns(batch))
+
+    def results(
+        self,
+        buffers: Buffers | None = None,
+        checkpoint: Checkpoint | None = None,
+        products: CoupledProducts | None = None,
+    ) -> Iterator[IterationResult]:
+        """All iterations of all batches that are not saved yet. A result is valid until the next one is requested."""
         if self.variant.coupled:
-            yield from self._coupled_reports(buffers, products or ProductsInMemory())
+            yield from self._coupled_results(buffers, products or ProductsInMemory())
         else:
-            keeper = keeper or Keeper()
+            checkpoint = checkpoint or Checkpoint()
             for batch in range(len(self.batches)):
-                if not keeper.is_done(batch):
-                    yield from self.reports_of(batch, buffers, keeper)
+                if not checkpoint.is_done(batch):
+                    yield from self.batch_results(batch, buffers, checkpoint)
+
+    def batch_results(self, batch: int, buffers: Buffers | None, checkpoint: Checkpoint) -> Iterator[IterationResult]:
+        """All iterations of one batch, whose classes are independent of the others."""
+        columns, all_sums = self.columns(batch), self._sums
+        spill_file = checkpoint.spill_file(batch) if buffers is not None and buffers.spills else None
+        for step in steps(self.work, self.batch_seeds(batch), buffers, checkpoint.resume(batch), spill_file):
+            if all_sums is None and isinstance(step.state, Matrix):
+                sums = step.state.column_sums(self._sqrt_degrees)
+            else:
+                sums = np.empty(0) if all_sums is None else all_sums[step.iteration, columns]
+            yield IterationResult(
+                iteration=step.iteration,
+                batch=batch,
+                state=step.state,
+                rows=self._sqrt_degrees,
+                columns=self._factors(sums, columns),
+                sums=sums,
+                nonzero=step.nonzero,
+                computed=step.rows,
+                form=step.form,
+            )
+            if 0 < step.iteration < self.iterations:
+                checkpoint.save(batch, step)
+
+    def _coupled_results(self, buffers: Buffers | None, products: CoupledProducts) -> Iterator[IterationResult]:
+        seeds = self.seeds.select(self.order).in_units_of(self._sqrt_degrees)
+        coupled = Coupled(self.work, seeds, self.batches, self.prior[self.order], products)
+        for step in coupled.steps(buffers):
+            form = Form.COUPLED if step.iteration else None
+            yield IterationResult(**vars(step), computed=self.stream.graph.nodes, form=form)
+
+    @cached_property
+    def work(self) -> Work:
+        """The inputs that all batches share."""
+        needed = self.find_needed_rows() if self.needed_rows is None else self.needed_rows
+        return Work(
+            stream=self.stream,
+            variant=self.variant,
+            iterations=self.iterations,
+            needed=needed,
+            sqrt_degrees=self._sqrt_degrees,
+            plain=self.plain,
+        )
+
+    def find_needed_rows(self) -> Sequence[Rows | None]:
+        """The needed rows of S after each iteration; None is all rows."""
+        if self.every_row or self.neighbors is None or self.plain or not self.variant.linear:
+            return [None] * (self.iterations + 1)
+        rows = gathered_rows(self.neighbors, self.stream.graph.nodes)
+        return closures(self.stream, rows, self.iterations)[::-1]
 
     @cached_property
     def _sqrt_degrees(self) -> SqrtDegrees:
         return sqrt_degrees_of(self.stream.graph.scale) if self.variant.normalize_graph == "symmetric" else None
 
-    def reports_of(self, batch: int, buffers: Buffers | None, keeper: Keeper) -> Iterator[Report]:
-        """S after every iteration of one batch, whose classes are not coupled to those of others."""
-        columns, sums = self.columns(batch), self._sums
-        sheet = keeper.sheet(batch) if buffers is not None and buffers.on_disk else None
-        for step in steps(self._work, self._own_seeds.select(columns), buffers, keeper.resume(batch), sheet):
-            if sums is None and isinstance(step.state, Matrix):
-                own = step.state.column_sums(self._sqrt_degrees)
-            else:
-                own = np.empty(0) if sums is None else sums[step.iteration, columns]
-            factors = self._factors(own, columns)
-            yield Report(step.iteration, batch, step.state, self._sqrt_degrees, factors, own, step.nonzero, step.rows)
-            if 0 < step.iteration < self.iterations:
-                keeper.keep(batch, step)
-
     @cached_property
-    def _work(self) -> Work:
-        return self.work()
-
-    @cached_property
-    def _own_seeds(self) -> Seeds:
+    def _scaled_seeds(self) -> Seeds:
         return self.seeds.in_units_of(self._sqrt_degrees)
 
     @cached_property
     def _sums(self) -> NDArray[np.float64] | None:
-        """The column sums of S after every iteration, where they need not be taken from it."""
-        if self._work.whole:
+        """The column sums of S after every iteration; None where they are taken from S."""
+        if self.work.whole:
             return None
-        return column_sums(self.stream, self._own_seeds, self.variant, self._sqrt_degrees, self.iterations)
-
-    def _coupled_reports(self, buffers: Buffers | None, products: CoupledProducts) -> Iterator[Report]:
-        seeds = self.seeds.select(self.order).in_units_of(self._sqrt_degrees)
-        coupled = Coupled(self.work(), seeds, self.batches, self.prior[self.order], products)
-        nodes = self.stream.graph.nodes
-        for step in coupled.steps(buffers):
-            yield Report(step.iteration, step.batch, step.state, step.rows, step.columns, step.sums, step.nonzero, nodes)
-
-    def work(self) -> Work:
-        """What all batches share."""
-        return Work(self.stream, self.variant, self.iterations, self._needed(), self._sqrt_degrees, self.plain)
-
-    def _needed(self) -> Sequence[Rows | None]:
-        """The rows of S that somebody needs after each iteration."""
-        everything: list[Rows | None] = [None] * (self.iterations + 1)
-        if self.every_row or self.neighbors is None or self.plain or not self.variant.linear:
-            return everything
-        rows = looked_at(self.neighbors, self.stream.graph.nodes)
-        return closures(self.stream, rows, self.iterations)[::-1]
+        return column_sums(self.stream, self._scaled_seeds, self.variant, self._sqrt_degrees, self.iterations)
 
     def _factors(self, sums: NDArray[np.float64], columns: NDArray[np.int64]) -> NDArray[np.float64]:
         """eta as a factor for each column."""

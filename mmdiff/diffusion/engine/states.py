@@ -1,13 +1,13 @@
-"""A batch of columns of S between two iterations: a matrix, some of its rows, or, while labels have not come far, a frontier.
+"""The state S of a batch between two iterations: a matrix, some rows of it, or a frontier while few entries are nonzero.
 
-Each can say what test points see of it (V S), give its rows as float32, and sum its columns.
+Each form gathers the rows of test points' neighbours (V S) and returns its rows as float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +18,22 @@ from mmdiff.kernels.jit import exact_kernel, kernel
 from mmdiff.runtime.threads import in_threads
 
 SqrtDegrees = NDArray[np.float32] | None
-"""Of a symmetric graph sqrt(degree): the state that is iterated is S in these units, so that its product is W's as well."""
+"""sqrt(degree) of each node of a symmetric graph, None otherwise. The state is S in these units: its product is that of W."""
 
 _BLOCK_ROWS = 1 << 14
 
 
 class State(Protocol):
-    """Some columns of S, in units of sqrt_degrees."""
+    """Some columns of S, in sqrt-degree units."""
 
     @property
     def width(self) -> int: ...
 
-    def look(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
+    def gather(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
         """V S for test points with these neighbours."""
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows start..stop-1, in units of sqrt_degrees."""
+        """Rows start..stop-1, in sqrt-degree units."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Matrix:
     def width(self) -> int:
         return int(self.values.shape[1])
 
-    def look(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
+    def gather(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
         places = np.where(neighbors == NONE, np.int64(-1), neighbors.astype(np.int64))
-        return _looked(self.values, places, _of(sqrt_degrees, neighbors))
+        return _gathered(self.values, places, _of_neighbors(sqrt_degrees, neighbors))
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
         return bfloat16_decode(self.values[start:stop])
@@ -66,7 +66,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class SomeRows:
-    """The rows that test points look at, and no others; float32 or the bits of bfloat16."""
+    """The rows that test points gather, and no others; float32 or the bits of bfloat16."""
 
     rows: NDArray[np.uint32]
     values: NDArray[Any]
@@ -75,18 +75,27 @@ class SomeRows:
     def width(self) -> int:
         return int(self.values.shape[1])
 
-    def look(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
+    def gather(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
         places = np.searchsorted(self.rows, neighbors).astype(np.int64)
         places[neighbors == NONE] = -1
-        return _looked(self.values, places, _of(sqrt_degrees, neighbors))
+        return _gathered(self.values, places, _of_neighbors(sqrt_degrees, neighbors))
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
         raise RuntimeError(f"rows {start} to {stop - 1} were not computed")
 
 
+class FrontierArrays(NamedTuple):
+    """A frontier as kernels read it. Bit i of `present` tells whether row i has an entry: few bytes, which stay in cache."""
+
+    present: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+
 @dataclass(frozen=True)
 class Frontier:
-    """The entries that are not zero: row i has those from offsets[i] to offsets[i+1] - 1."""
+    """The nonzero entries, row after row: row i has entries offsets[i]..offsets[i+1] - 1."""
 
     offsets: NDArray[np.int64]
     columns: NDArray[np.int32]
@@ -99,13 +108,13 @@ class Frontier:
         return np.flatnonzero(self.offsets[1:] != self.offsets[:-1])
 
     @cached_property
-    def present(self) -> NDArray[np.uint8]:
-        """A bit for each row, set where it has an entry: few enough to stay in the cache while kernels look around."""
-        return np.packbits(self.offsets[1:] != self.offsets[:-1], bitorder="little")
+    def arrays(self) -> FrontierArrays:
+        present = np.packbits(self.offsets[1:] != self.offsets[:-1], bitorder="little")
+        return FrontierArrays(present=present, offsets=self.offsets, columns=self.columns, values=self.values)
 
-    def look(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
+    def gather(self, neighbors: NDArray[np.uint32], sqrt_degrees: SqrtDegrees) -> NDArray[np.float32]:
         out = np.zeros((len(neighbors), self.width), np.float32)
-        _look_sparsely(self.offsets, self.columns, self.values, neighbors, _of(sqrt_degrees, neighbors), out)
+        _gather_entries(self.arrays, neighbors, _of_neighbors(sqrt_degrees, neighbors), out)
         return out
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
@@ -117,23 +126,23 @@ class Frontier:
 
 
 def sqrt_degrees_of(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """sqrt(degree); a node without edges neither gives nor takes, so that any value would do for it."""
+    """sqrt(degree) of each node; 1 for nodes without edges, whose value does not matter."""
     with np.errstate(divide="ignore"):
         return np.where(scale > 0, 1 / np.sqrt(scale.astype(np.float64)), 1).astype(np.float32)
 
 
-def _of(sqrt_degrees: SqrtDegrees, neighbors: NDArray[np.uint32]) -> NDArray[np.float32] | None:
+def _of_neighbors(sqrt_degrees: SqrtDegrees, neighbors: NDArray[np.uint32]) -> NDArray[np.float32] | None:
     return None if sqrt_degrees is None else sqrt_degrees[np.where(neighbors == NONE, 0, neighbors)]
 
 
-def _looked(values: NDArray[Any], places: NDArray[np.int64], sqrt_degrees: NDArray[np.float32] | None) -> NDArray[np.float32]:
+def _gathered(values: NDArray[Any], places: NDArray[np.int64], sqrt_degrees: NDArray[np.float32] | None) -> NDArray[np.float32]:
     out = np.zeros((len(places), values.shape[1]), np.float32)
-    _look(values, places, sqrt_degrees, out)
+    _gather(values, places, sqrt_degrees, out)
     return out
 
 
 @exact_kernel
-def _look(
+def _gather(
     values: NDArray[Any], places: NDArray[np.int64], sqrt_degrees: NDArray[np.float32] | None, out: NDArray[np.float32]
 ) -> None:
     for i in range(len(places)):
@@ -147,10 +156,8 @@ def _look(
 
 
 @exact_kernel
-def _look_sparsely(
-    offsets: NDArray[np.int64],
-    columns: NDArray[np.int32],
-    values: NDArray[np.float32],
+def _gather_entries(
+    frontier: FrontierArrays,
     neighbors: NDArray[np.uint32],
     sqrt_degrees: NDArray[np.float32] | None,
     out: NDArray[np.float32],
@@ -161,8 +168,8 @@ def _look_sparsely(
             if node == NONE:
                 continue
             sqrt_degree = np.float32(1) if sqrt_degrees is None else sqrt_degrees[i, q]
-            for entry in range(offsets[node], offsets[node + 1]):
-                out[i, columns[entry]] += sqrt_degree * values[entry]
+            for entry in range(frontier.offsets[node], frontier.offsets[node + 1]):
+                out[i, frontier.columns[entry]] += sqrt_degree * frontier.values[entry]
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""The best classes of every node, gathered batch by batch: what `--predict-nodes` writes."""
+"""The best classes of every node, collected batch by batch for the predictions of nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = Callable[[int, int], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class TopClasses:
-    """For each node its best classes so far, best first, and their scores; UNLABELLED and 0 behind them."""
+    """The best classes of each node so far, best first, and their scores, padded with UNLABELLED and 0."""
 
     classes: NDArray[np.int32]
     scores: NDArray[np.float32]
@@ -32,7 +32,7 @@ class TopClasses:
         return cls(np.full(shape, UNLABELLED, np.int32), np.zeros(shape, np.float32))
 
     def merge(self, other: TopClasses) -> None:
-        """Takes in what is best of other classes."""
+        """Merges the best of other classes."""
         nodes = len(self.classes)
 
         def work(start: int) -> None:
@@ -42,14 +42,14 @@ class TopClasses:
         for _ in in_threads(work, range(0, nodes, _BLOCK_ROWS)):
             pass
 
-    def enter(self, rows: Rows, columns: NDArray[np.int64]) -> None:
-        """Takes in a batch of columns of L. Of equal scores the class with the lower number is better, whatever the batches."""
+    def add(self, rows: Rows, columns: NDArray[np.int64]) -> None:
+        """Adds a batch of columns of L. Of equal scores the lower class number is better, however classes are batched."""
         nodes = len(self.classes)
         classes = columns.astype(np.int32)
 
         def work(start: int) -> None:
             stop = min(start + _BLOCK_ROWS, nodes)
-            _enter(rows(start, stop), classes, self.classes[start:stop], self.scores[start:stop])
+            _add(rows(start, stop), classes, self.classes[start:stop], self.scores[start:stop])
 
         for _ in in_threads(work, range(0, nodes, _BLOCK_ROWS)):
             pass
@@ -57,7 +57,7 @@ class TopClasses:
 
 @kernel
 def _offer(score: np.float32, column: int, classes: NDArray[np.int32], scores: NDArray[np.float32]) -> None:
-    """Puts a class where it belongs among the best of one node, if it does."""
+    """Inserts a class among the best of one node, if it belongs there."""
     most = len(classes)
     if score <= 0 or score < scores[most - 1]:
         return
@@ -72,7 +72,7 @@ def _offer(score: np.float32, column: int, classes: NDArray[np.int32], scores: N
 
 
 @kernel
-def _enter(
+def _add(
     block: NDArray[np.float32], columns: NDArray[np.int32], classes: NDArray[np.int32], scores: NDArray[np.float32]
 ) -> None:
     for i in range(len(block)):

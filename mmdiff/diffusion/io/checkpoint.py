@@ -1,8 +1,8 @@
-"""What a diffusion keeps in its draft as it goes, so that a killed run loses at most one iteration of one batch.
+"""Checkpoints of a diffusion in its draft, so that a killed run repeats at most one iteration of one batch.
 
-Scores are kept batch by batch, each a scratch array of planes. S is kept after an iteration where that took long enough to be
-worth it: what is not kept can be had again in less than KEEP_SECONDS. It goes to the disk while the next iteration reads it.
-What others compute of a batch is kept when it is done.
+Scores are stored batch by batch, each a scratch array of (iterations, test points, columns). S is saved after an iteration that
+took long enough; work that is not saved takes less than CHECKPOINT_SECONDS to repeat. S is written while the next iteration
+reads it. Batches that workers compute are saved when they are done.
 """
 
 from __future__ import annotations
@@ -20,80 +20,86 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.coupled import CoupledProducts
 from mmdiff.diffusion.engine.independent import Step
-from mmdiff.diffusion.engine.run import Diffusion, Keeper, Report
+from mmdiff.diffusion.engine.run import Checkpoint, Diffusion, IterationResult
 from mmdiff.diffusion.engine.states import Matrix
 from mmdiff.diffusion.engine.top_classes import TopClasses
-from mmdiff.diffusion.io.spill import Sheet, read_back, rows_per_chunk
+from mmdiff.diffusion.io.spill import SpillFile, read_back, rows_per_chunk
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import ArrayWriter, Draft
 from mmdiff.formats.store.worker_chunks import WorkerChunk, adopt
 from mmdiff.runtime.threads import in_threads
 
-KEEP_SECONDS = 5.0
+CHECKPOINT_SECONDS = 5.0
 
 
-class Entering(Keeper):
-    """Enters what reports say: the scores of a batch into its part, statistics into notes, the best classes into `tops`."""
+class Recorder(Checkpoint):
+    """Records results: the scores of each batch in an array, statistics in `statistics`, and the top classes of the nodes.
+
+    `declare` makes the array of a batch. Scores are recorded for `iterations`.
+    """
 
     def __init__(
-        self, diffusion: Diffusion, planes: list[int], tops: TopClasses | None, declare: Callable[..., ArrayWriter]
+        self,
+        diffusion: Diffusion,
+        iterations: list[int],
+        top_classes: TopClasses | None,
+        declare: Callable[..., ArrayWriter],
     ) -> None:
-        self.diffusion, self.planes, self.tops, self._declare = diffusion, planes, tops, declare
-        self.notes: dict[str, list[Json]] = {}
-        self._parts: dict[int, ArrayWriter] = {}
+        self.diffusion, self.iterations, self.top_classes, self._declare = diffusion, iterations, top_classes, declare
+        self.statistics: dict[str, list[Json]] = {}
+        self._scores: dict[int, ArrayWriter] = {}
 
     def key(self, batch: int) -> str:
-        """Batches are known by their columns: a run with other batches does not mistake them for its own."""
+        """The name of a batch: its columns, so that a run with other batches does not take it for one of its own."""
         columns = self.diffusion.batches[batch]
         return f"{columns.start}_{columns.stop}"
 
-    def enter(self, report: Report) -> None:
-        """Keeps what a report says of the test points, and of all nodes after the last iteration."""
-        key = self.key(report.batch)
-        steps = self.notes.setdefault(key, [])
-        del steps[report.iteration :]
-        steps.append({"nonzero": report.nonzero, "rows": report.computed, "sums": report.sums.tolist()})
-        if self.diffusion.neighbors is not None and report.iteration in self.planes:
-            self._write_scores(report, self.diffusion.neighbors)
-        if report.iteration == self.diffusion.iterations and self.tops is not None:
-            self.tops.enter(report.block, self.diffusion.columns(report.batch))
+    def record(self, result: IterationResult) -> None:
+        """Records the scores and statistics of a result, and after the last iteration the top classes of the nodes."""
+        steps = self.statistics.setdefault(self.key(result.batch), [])
+        del steps[result.iteration :]
+        steps.append({"nonzero": result.nonzero, "rows": result.computed, "sums": result.sums.tolist()})
+        if self.diffusion.neighbors is not None and result.iteration in self.iterations:
+            self._write_scores(result, self.diffusion.neighbors)
+        if result.iteration == self.diffusion.iterations and self.top_classes is not None:
+            self.top_classes.add(result.block, self.diffusion.columns(result.batch))
 
-    def part(self, batch: int) -> ArrayWriter:
-        """The scores of a batch: planes, test points, columns."""
-        if batch not in self._parts:
+    def scores(self, batch: int) -> ArrayWriter:
+        """The array of the scores of a batch: iterations, test points, columns."""
+        if batch not in self._scores:
             tests = 0 if self.diffusion.neighbors is None else len(self.diffusion.neighbors)
-            shape = (len(self.planes), tests, len(self.diffusion.columns(batch)))
-            self._parts[batch] = self._declare(f"pass_scores_{self.key(batch)}", shape, "float32")
-        return self._parts[batch]
+            shape = (len(self.iterations), tests, len(self.diffusion.columns(batch)))
+            self._scores[batch] = self._declare(f"pass_scores_{self.key(batch)}", shape, "float32")
+        return self._scores[batch]
 
-    def _write_scores(self, report: Report, neighbors: NDArray[np.uint32]) -> None:
-        writer = self.part(report.batch)
-        plane = self.planes.index(report.iteration)
-        tests, per_plane = len(neighbors), writer.spec.chunks_per_plane
+    def _write_scores(self, result: IterationResult, neighbors: NDArray[np.uint32]) -> None:
+        writer = self.scores(result.batch)
+        place = self.iterations.index(result.iteration)
+        tests, per_iteration = len(neighbors), writer.spec.chunks_per_plane
 
         def write(chunk: int) -> None:
-            first, stop = (row - plane * tests for row in writer.spec.rows(chunk))
-            writer.write(chunk, report.scores(neighbors[first:stop]))
+            first, stop = (row - place * tests for row in writer.spec.rows(chunk))
+            writer.write(chunk, result.scores(neighbors[first:stop]))
 
-        own = range(plane * per_plane, (plane + 1) * per_plane)
-        for _ in in_threads(write, [chunk for chunk in own if chunk not in writer.crcs]):
+        chunks = range(place * per_iteration, (place + 1) * per_iteration)
+        for _ in in_threads(write, [chunk for chunk in chunks if chunk not in writer.crcs]):
             pass
 
 
-class Kept(Entering):
-    """Scores, statistics and states of the batches, in the draft."""
+class DraftCheckpoint(Recorder):
+    """Records scores, statistics and states in the draft, and resumes from them."""
 
-    def __init__(self, draft: Draft, diffusion: Diffusion, planes: list[int], every_row: bool) -> None:
-        super().__init__(diffusion, planes, None, draft.scratch)
+    def __init__(self, draft: Draft, diffusion: Diffusion, iterations: list[int], every_row: bool) -> None:
+        super().__init__(diffusion, iterations, None, draft.scratch)
         self.draft = draft
-        # The best classes that were kept are those of all batches so far, whose borders must be the same.
+        # Saved top classes cover all finished batches together, so the batches must have the same borders.
         noted = draft.noted if draft.noted.get("width") == diffusion.width else {}
-        self.notes = noted.get("steps", {})
-        self.done: list[str] = self._still_whole(noted.get("done", []))
-        self.tops = self._kept_top_classes() if every_row else None
+        self.statistics = noted.get("steps", {})
+        self.done: list[str] = self._undamaged(noted.get("done", []))
+        self.top_classes = self._saved_top_classes() if every_row else None
         self._clock = time.perf_counter()
-        self._sheets: dict[str, ArrayWriter] = {}
+        self._spilled: dict[str, ArrayWriter] = {}
         self._pool, self._stopped = ThreadPoolExecutor(1), threading.Event()
         self._writing: Future[None] | None = None
 
@@ -106,6 +112,7 @@ class Kept(Entering):
 
     @property
     def todo(self) -> list[int]:
+        """The batches that are not done."""
         return [batch for batch in range(len(self.diffusion.batches)) if not self.is_done(batch)]
 
     def is_done(self, batch: int) -> bool:
@@ -115,48 +122,48 @@ class Kept(Entering):
         self._clock = time.perf_counter()
         for iteration in range(self.diffusion.iterations - 1, 0, -1):
             name = self._state(batch, iteration)
-            if self.draft.has(name) and self.knows(batch, iteration + 1):
+            if self.draft.has(name) and self.has_recorded(batch, iteration + 1):
                 writer = self._declare_state(name, batch)
                 if not writer.missing:
-                    self.notes[self.key(batch)] = self.notes[self.key(batch)][: iteration + 1]
+                    self.statistics[self.key(batch)] = self.statistics[self.key(batch)][: iteration + 1]
                     state = page_aligned((writer.spec.shape[0], writer.spec.shape[1]), writer.spec.dtype)
                     read_back(writer, state)
                     return iteration, state
-        self.notes[self.key(batch)] = []
+        self.statistics[self.key(batch)] = []
         return None
 
-    def sheet(self, batch: int) -> Sheet:
-        """What is on disk anyway is what a killed run continues from."""
+    def spill_file(self, batch: int) -> SpillFile:
+        """The spill file doubles as the checkpoint."""
 
         def declare(iteration: int) -> ArrayWriter:
             name = self._state(batch, iteration)
-            # Of a run that was killed while it wrote it.
+            # A run that was killed may have left an incomplete one.
             self.draft.drop(name)
-            self._sheets[name] = self._declare_state(name, batch)
-            return self._sheets[name]
+            self._spilled[name] = self._declare_state(name, batch)
+            return self._spilled[name]
 
         return declare
 
-    def keep(self, batch: int, step: Step) -> None:
-        """Begins to write S, which nobody changes before the iteration after the next one, or this is called again."""
+    def save(self, batch: int, step: Step) -> None:
+        """Starts writing S, which does not change before the iteration after the next, nor before the next call."""
         self._settle()
         name = self._state(batch, step.iteration)
-        quick = time.perf_counter() - self._clock < KEEP_SECONDS
-        if not isinstance(step.state, Matrix) or (quick and name not in self._sheets):
+        quick = time.perf_counter() - self._clock < CHECKPOINT_SECONDS
+        if not isinstance(step.state, Matrix) or (quick and name not in self._spilled):
             return
-        writer = self._sheets.pop(name, None)
-        by_way_of_disk = writer is not None
+        writer = self._spilled.pop(name, None)
+        spilled = writer is not None
         if writer is not None and self.diffusion.variant.gamma is not None:
-            # What was written is the product, before it was raised to a power.
+            # The spill file holds the product before it was raised to a power.
             self.draft.drop(name)
             writer = None
-        # What is said of the iteration comes first: S counts once all of it is there.
+        # Statistics come first: S is a checkpoint once all of it is written.
         self.note()
         self._writing = self._pool.submit(
             self._write_state, writer or self._declare_state(name, batch), step.state.values, batch, step.iteration
         )
-        if by_way_of_disk:
-            # There is only one matrix, and the next iteration ends in it.
+        if spilled:
+            # There is only one matrix, and the next iteration overwrites it.
             self._settle()
         self._clock = time.perf_counter()
 
@@ -169,81 +176,84 @@ class Kept(Entering):
             self.draft.drop(self._state(batch, before))
 
     def _settle(self) -> None:
-        """Waits for what is being written: the matrix is needed."""
+        """Waits until S is written, so that its matrix may be overwritten."""
         if self._writing is not None:
             self._writing.result()
             self._writing = None
 
-    def knows(self, batch: int, iterations: int) -> bool:
-        """Whether all that there is to say of the first iterations of a batch is kept, and still whole."""
-        if len(self.notes.get(self.key(batch), [])) < iterations:
+    def has_recorded(self, batch: int, iterations: int) -> bool:
+        """Whether statistics and scores of the first iterations of a batch are recorded and undamaged."""
+        if len(self.statistics.get(self.key(batch), [])) < iterations:
             return False
         if self.diffusion.neighbors is None:
             return True
-        writer = self.part(batch)
-        behind = sum(plane < iterations for plane in self.planes) * writer.spec.chunks_per_plane
-        return all(chunk >= behind for chunk in writer.missing)
+        writer = self.scores(batch)
+        recorded = sum(iteration < iterations for iteration in self.iterations) * writer.spec.chunks_per_plane
+        return all(chunk >= recorded for chunk in writer.missing)
 
     def note(self) -> None:
-        self.draft.note({"width": self.diffusion.width, "steps": self.notes, "done": self.done})
+        """Writes the progress to the draft."""
+        self.draft.note({"width": self.diffusion.width, "steps": self.statistics, "done": self.done})
 
     def finish(self, batch: int) -> None:
-        """Notes that a batch is done."""
+        """Marks a batch as done, saves the top classes, and removes its states."""
         self._settle()
-        if self.tops is not None:
-            for name, values in vars(self.tops).items():
-                kept = f"pass_top_{name}_{self.key(batch)}"
-                # Of a run that was killed before it noted it, when other batches may have been done.
-                self.draft.drop(kept)
-                self.draft.scratch(kept, values.shape, values.dtype.name).fill(values)
+        if self.top_classes is not None:
+            for name, values in vars(self.top_classes).items():
+                saved = f"pass_top_{name}_{self.key(batch)}"
+                # A run that was killed before it noted this may have left one, made from other batches.
+                self.draft.drop(saved)
+                self.draft.scratch(saved, values.shape, values.dtype.name).fill(values)
         self.done.append(self.key(batch))
         self.note()
         for iteration in range(1, self.diffusion.iterations + 1):
             self.draft.drop(self._state(batch, iteration))
-        self._sheets.clear()
-        if len(self.done) > 1 and self.tops is not None:
-            for name in vars(self.tops):
+        self._spilled.clear()
+        if len(self.done) > 1 and self.top_classes is not None:
+            for name in vars(self.top_classes):
                 self.draft.drop(f"pass_top_{name}_{self.done[-2]}")
 
-    def own_top_classes(self, batch: int) -> dict[str, ArrayWriter]:
-        """Where those who compute one batch elsewhere write the best classes of it alone."""
-        if self.tops is None:
+    def worker_top_classes(self, batch: int) -> dict[str, ArrayWriter]:
+        """The arrays that a worker writes the top classes of one batch to."""
+        if self.top_classes is None:
             return {}
-        arrays = vars(self.tops).items()
+        arrays = vars(self.top_classes).items()
         return {
             name: self.draft.scratch(f"pass_own_{name}_{self.key(batch)}", values.shape, values.dtype.name)
             for name, values in arrays
         }
 
-    def take(self, batch: int, notes: list[Json], scores: list[WorkerChunk], tops: dict[str, list[WorkerChunk]]) -> None:
-        """Keeps a batch that was computed elsewhere."""
-        self.notes[self.key(batch)] = notes
-        adopt(self.part(batch), scores)
-        own = self.own_top_classes(batch)
-        for name, writer in own.items():
-            adopt(writer, tops[name])
-        if self.tops is not None:
-            self.tops.merge(TopClasses(**{name: writer.mapped() for name, writer in own.items()}))
+    def take(
+        self, batch: int, statistics: list[Json], scores: list[WorkerChunk], top_classes: dict[str, list[WorkerChunk]]
+    ) -> None:
+        """Takes over a batch that a worker computed."""
+        self.statistics[self.key(batch)] = statistics
+        adopt(self.scores(batch), scores)
+        written = self.worker_top_classes(batch)
+        for name, writer in written.items():
+            adopt(writer, top_classes[name])
+        if self.top_classes is not None:
+            self.top_classes.merge(TopClasses(**{name: writer.mapped() for name, writer in written.items()}))
         self.finish(batch)
-        for name in own:
+        for name in written:
             self.draft.drop(f"pass_own_{name}_{self.key(batch)}")
 
-    def _still_whole(self, done: list[str]) -> list[str]:
-        """Of the batches that are done, in the order in which they were, those before the first that is damaged."""
+    def _undamaged(self, done: list[str]) -> list[str]:
+        """The finished batches, in the order in which they finished, before the first one that is damaged."""
         batches = {self.key(batch): batch for batch in range(len(self.diffusion.batches))}
         after = self.diffusion.iterations + 1
-        return list(takewhile(lambda key: key in batches and self.knows(batches[key], after), done))
+        return list(takewhile(lambda key: key in batches and self.has_recorded(batches[key], after), done))
 
-    def _kept_top_classes(self) -> TopClasses:
-        """The best classes of the batches that are done."""
-        tops = TopClasses.empty(self.diffusion.stream.graph.nodes, self.diffusion.seeds.classes)
-        for name, values in vars(tops).items() if self.done else ():
-            kept = self.draft.scratch(f"pass_top_{name}_{self.done[-1]}", values.shape, values.dtype.name)
-            if kept.missing:
+    def _saved_top_classes(self) -> TopClasses:
+        """The top classes of the finished batches."""
+        best = TopClasses.empty(self.diffusion.stream.graph.nodes, self.diffusion.seeds.classes)
+        for name, values in vars(best).items() if self.done else ():
+            saved = self.draft.scratch(f"pass_top_{name}_{self.done[-1]}", values.shape, values.dtype.name)
+            if saved.missing:
                 self.done = []
                 return TopClasses.empty(len(values), self.diffusion.seeds.classes)
-            values[:] = kept.mapped()
-        return tops
+            values[:] = saved.mapped()
+        return best
 
     def _state(self, batch: int, iteration: int) -> str:
         return f"pass_state_{self.key(batch)}_{iteration}"
@@ -255,16 +265,17 @@ class Kept(Entering):
 
 
 class ProductsOnDisk(CoupledProducts):
-    """The products of coupled operators, as scratch arrays of the draft."""
+    """Coupled products as scratch arrays of the draft."""
 
-    def __init__(self, draft: Draft, kept: Kept) -> None:
-        self.draft, self.kept = draft, kept
+    def __init__(self, draft: Draft, checkpoint: DraftCheckpoint) -> None:
+        self.draft, self.checkpoint = draft, checkpoint
         self._mapped: dict[tuple[int, int], NDArray[np.float32]] = {}
 
     def get(self, iteration: int, batch: int) -> NDArray[np.float32] | None:
-        """A product is only taken for there if what came before it is known, since nobody will look at that again."""
+        """A product counts only if the results before it are recorded, since a resumed run does not compute those again."""
         found = self._mapped.get((iteration, batch))
-        if found is None and self.draft.has(self._name(iteration, batch)) and self.kept.knows(batch, iteration):
+        stored = found is None and self.draft.has(self._name(iteration, batch))
+        if stored and self.checkpoint.has_recorded(batch, iteration):
             writer = self._declare(iteration, batch)
             found = None if writer.missing else writer.mapped()
             if found is not None:
@@ -275,7 +286,7 @@ class ProductsOnDisk(CoupledProducts):
         writer = self._declare(iteration, batch)
         for _ in in_threads(lambda chunk: writer.write(chunk, values[slice(*writer.spec.rows(chunk))]), writer.missing):
             pass
-        self.kept.note()
+        self.checkpoint.note()
 
     def drop(self, iteration: int) -> None:
         for key in [key for key in self._mapped if key[0] == iteration]:
@@ -283,9 +294,9 @@ class ProductsOnDisk(CoupledProducts):
             self.draft.drop(self._name(*key))
 
     def _name(self, iteration: int, batch: int) -> str:
-        return f"pass_product_{self.kept.key(batch)}_{iteration}"
+        return f"pass_product_{self.checkpoint.key(batch)}_{iteration}"
 
     def _declare(self, iteration: int, batch: int) -> ArrayWriter:
-        columns = self.kept.diffusion.batches[batch]
-        shape = (self.kept.diffusion.stream.graph.nodes, columns.stop - columns.start)
+        columns = self.checkpoint.diffusion.batches[batch]
+        shape = (self.checkpoint.diffusion.stream.graph.nodes, columns.stop - columns.start)
         return self.draft.scratch(self._name(iteration, batch), shape, "float32")

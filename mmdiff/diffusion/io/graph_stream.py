@@ -1,7 +1,7 @@
-"""W in blocks of rows, on all cores, front to back: the next blocks are requested while this one is computed.
+"""Streams W in blocks of rows over all cores, front to back, and requests the next blocks while one is computed.
 
-A graph that memory has room for is read through its map, and stays in the page cache; of a larger one nothing would be left
-there when its turn comes again, so it is read past the cache (`formats.windows`).
+A graph that fits in memory is read through its map and stays in the page cache. A larger one would evict its own beginning
+before the next iteration reads it again, so it is read past the cache (`formats/storage/windows.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mmdiff.formats.storage.mapping import announce, is_mapped, release, request
 from mmdiff.formats.storage.windows import Windows, windows_on
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.floats import for_kernels
+from mmdiff.kernels.spmm import GraphArrays
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores, in_order
 
@@ -31,33 +32,33 @@ Result = TypeVar("Result")
 Rows = NDArray[np.int64]
 Advise = Callable[[NDArray[Any], int, int], None]
 
-# Edges of a block: their indices fit a core's cache, and the overhead of Python is lost among them. Of a large graph there are
-# so many blocks that they may be larger, and what is read past the cache always is, since the disk moves more at once then.
+# Edges of a block: their indices fit in a core's cache, and the overhead of Python does not matter. Large graphs have larger
+# blocks, and so has every read past the cache, since the disk is faster with large requests.
 BLOCK_EDGES = 1 << 18
 _MANY = 1 << 12
 _LARGE_EDGES = 15 << 16
 
-# Blocks that are asked for ahead, so that the disk always has something to do, and blocks that must be there. Pages of rows
-# that lie scattered take more room than the rows do.
+# Blocks whose pages are announced ahead, so that the disk is never idle, and blocks whose pages are requested. Scattered rows
+# touch more pages, so fewer blocks of them are announced.
 _ANNOUNCED_AHEAD = 64
 _SCATTERED_AHEAD = 8
 _REQUESTED_AHEAD = 12
 
-# Blocks that are read past the cache ahead of their turn, by so many threads, since one alone leaves the disk waiting, and the
-# edges that there is room for, in whole large pages: a block whose last row goes beyond that comes from the map.
+# Blocks that are read past the cache ahead, the threads that read them (one alone leaves the disk idle), and the edges that a
+# window holds, in whole large pages: a block with a longer last row comes from the map.
 _READ_AHEAD = 8
 READERS = 8
 _WINDOW_EDGES = 1 << 20
 
-# Of the pages between the first row and the last one, the share that is needed from which on all of them are read.
+# The share of pages between the first and the last row of a block from which on all of these pages are read.
 _MOST = 1 / 8
-# The same for what is read past the cache: the disk reads so many pages in a row while it fetches one by itself.
+# The same for reads past the cache: the disk reads 32 consecutive pages in the time of one random page.
 _ENOUGH = 1 / 32
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows, and where they stand among all that are asked for. Of `graph`, other rows may not be there."""
+    """Rows of the graph, the first of them at place `first` among all requested rows. `graph` may hold only these rows."""
 
     rows: Rows
     first: int
@@ -65,26 +66,28 @@ class Block:
 
     @property
     def places(self) -> Rows:
+        """The places of the rows among all requested rows."""
         return np.arange(self.first, self.first + len(self.rows))
 
 
-def weights_of(graph: CsrGraph) -> NDArray[Any] | None:
-    """The weights of a graph as kernels take them: float16 as its bits."""
-    return None if graph.weights is None else for_kernels(graph.weights)
+def arrays_of(graph: CsrGraph) -> GraphArrays:
+    """A graph as kernels read it: weights of float16 as their bits."""
+    weights = None if graph.weights is None else for_kernels(graph.weights)
+    return GraphArrays(indptr=graph.indptr, indices=graph.indices, weights=weights, scale=graph.scale)
 
 
 @dataclass(frozen=True)
 class _Window:
-    """A stretch of W in memory of its own."""
+    """A stretch of W in buffers of its own."""
 
     graph: CsrGraph
-    rooms: list[NDArray[np.uint8]]
+    buffers: list[NDArray[np.uint8]]
 
 
 class Stream:
-    """Passes over the rows of a graph. `let_go`: pages are given back once they are read, for graphs larger than `--memory`.
+    """Passes over the rows of a graph. `let_go` releases pages after they are read, for graphs larger than the memory limit.
 
-    `past_cache`: the graph is larger than what the machine has left, and is read past the page cache.
+    `past_cache` reads the graph past the page cache, for graphs larger than the available memory of the machine.
     """
 
     def __init__(self, graph: CsrGraph, let_go: bool = False, past_cache: bool = False) -> None:
@@ -93,7 +96,7 @@ class Stream:
         self.advance: Advance = lambda _: None
         self._mapped = is_mapped(graph.indices)
         self._windows: list[Windows] = []
-        self._rooms: deque[list[NDArray[np.uint8]]] = deque()
+        self._buffers: deque[list[NDArray[np.uint8]]] = deque()
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
@@ -105,7 +108,7 @@ class Stream:
         self._pool = self._stack.enter_context(ThreadPoolExecutor(cores()))
         self._reader = self._stack.enter_context(ThreadPoolExecutor(READERS if self._windows else 1))
         if self._windows:
-            # To find where blocks begin is to look all over the offsets; one by one their pages would take longer to come.
+            # Finding the borders of blocks reads all over the offsets, which is slow page by page.
             for values in (self.graph.indptr, self.graph.scale):
                 self._reader.submit(announce, values, 0, len(values))
         return self
@@ -116,9 +119,9 @@ class Stream:
     def each(
         self, work: Callable[[Block], Result], rows: NDArray[Any] | None = None, multiple: int | None = None
     ) -> Iterator[Result]:
-        """The result of each block of the given rows (in order, all by default), in order.
+        """The results of all blocks of the given rows (sorted; all rows by default), in order.
 
-        No block goes beyond a row that is a multiple of the given number.
+        No block crosses a row whose number is a multiple of `multiple`.
         """
         past_cache = self.reads_all(rows)
         borders = self._borders(rows, multiple, past_cache)
@@ -131,7 +134,7 @@ class Stream:
             window = None if coming is None else coming.result()
             result = work(Block(chosen, first, self.graph if window is None else window.graph))
             if window is not None:
-                self._rooms.append(window.rooms)
+                self._buffers.append(window.buffers)
             elif self._mapped and self.let_go:
                 self._pages(rows, first, stop, release)
             return result, self._edges(rows, first, stop)
@@ -144,17 +147,17 @@ class Stream:
             yield result
 
     def map(self, work: Callable[[Unit], Result], units: Iterable[Unit]) -> Iterator[Result]:
-        """The results of other work on the same cores, in order."""
+        """The results of other work on the same threads, in order."""
         return in_order(self._pool, work, units, 2 * cores())
 
     def reads_all(self, rows: NDArray[Any] | None) -> bool:
-        """Whether a pass reads all of W past the cache: all rows are wanted, or so many that lie scattered."""
+        """Whether a pass reads all of W past the cache: for all rows, or for many scattered ones."""
         if not self._windows:
             return False
         return rows is None or len(rows) >= _ENOUGH * pages_of(self.graph.indices, 0, self.graph.edges)
 
     def _read(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, Future[_Window | None]]]:
-        """Places of blocks, and what is being read of them past the cache."""
+        """Places of blocks, and their windows, which are being read past the cache."""
         coming: deque[Future[_Window | None]] = deque()
         for place in range(len(blocks)):
             while place + len(coming) < min(place + _READ_AHEAD, len(blocks)):
@@ -162,7 +165,7 @@ class Stream:
             yield place, coming.popleft()
 
     def _mapped_ahead(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, None]]:
-        """Places of blocks, whose pages are asked for before."""
+        """Places of blocks, whose pages are announced and requested ahead."""
         far = _ANNOUNCED_AHEAD if rows is None else _SCATTERED_AHEAD
         announced = 0
         for place in range(len(blocks)):
@@ -174,9 +177,9 @@ class Stream:
             yield place, None
 
     def _borders(self, rows: NDArray[Any] | None, multiple: int | None, past_cache: bool) -> NDArray[np.int64]:
-        """Where blocks of about BLOCK_EDGES begin, counted in rows, and where the last one ends.
+        """The places where blocks of about BLOCK_EDGES begin, and the end of the last one.
 
-        Past the cache, what lies between the first row of a block and its last one counts as well.
+        Past the cache, edges between the first and the last row of a block count as well, since they are read.
         """
         indptr, edges = self.graph.indptr, self.graph.edges
         large = _LARGE_EDGES if past_cache else min(max(BLOCK_EDGES, edges // _MANY), _LARGE_EDGES)
@@ -194,18 +197,18 @@ class Stream:
         return np.unique(np.concatenate([[0], np.minimum(cuts, count), fixed, [count]])).astype(np.int64)
 
     def _edges(self, rows: NDArray[Any] | None, first: int, stop: int) -> int:
-        """How many edges rows first..stop-1 of those that are given have."""
+        """The number of edges of requested rows first..stop-1."""
         if rows is None:
             return int(self.graph.indptr[stop] - self.graph.indptr[first])
         return self.graph.edges_of(rows[first:stop])
 
     def _span(self, rows: NDArray[Any] | None, first: int, stop: int) -> tuple[int, int]:
-        """The entries from the first to the last of rows first..stop-1 of those that are given."""
+        """The entries from the first to the last edge of requested rows first..stop-1."""
         low, high = (first, stop) if rows is None else (int(rows[first]), int(rows[stop - 1]) + 1)
         return int(self.graph.indptr[low]), int(self.graph.indptr[high])
 
     def _pages(self, rows: NDArray[Any] | None, first: int, stop: int, advise: Advise) -> None:
-        """Advises on the entries of rows first..stop-1; pages of scattered rows are announced one by one, and left alone."""
+        """Advises on the entries of requested rows first..stop-1. Pages of scattered rows are only announced, one by one."""
         start, end = self._span(rows, first, stop)
         for values in _entries(self.graph):
             if rows is None or stop - first >= _MOST * pages_of(values, start, end):
@@ -214,30 +217,30 @@ class Stream:
                 announce_rows(values, self.graph.indptr, rows[first:stop])
 
     def _window(self, rows: NDArray[Any] | None, first: int, stop: int) -> _Window | None:
-        """Reads the entries of rows first..stop-1, and what lies between; None where the map has to do."""
+        """Reads the entries of requested rows first..stop-1 and those between; None where they exceed a window."""
         start, end = self._span(rows, first, stop)
         try:
-            # The last one that was given back, since the processor's cache holds it still.
-            rooms = self._rooms.pop()
+            # The buffers that were returned last, since they are still in the processor's cache.
+            buffers = self._buffers.pop()
         except IndexError:
-            rooms = [page_aligned((_WINDOW_EDGES * values.itemsize,), "uint8") for values in _entries(self.graph)]
-        read = (windows.read(start, end, room) for windows, room in zip(self._windows, rooms, strict=True))
+            buffers = [page_aligned((_WINDOW_EDGES * values.itemsize,), "uint8") for values in _entries(self.graph)]
+        read = (windows.read(start, end, buffer) for windows, buffer in zip(self._windows, buffers, strict=True))
         found = [values for values in read if values is not None]
-        if len(found) < len(rooms):
-            self._rooms.append(rooms)
+        if len(found) < len(buffers):
+            self._buffers.append(buffers)
             self._pages(rows, first, stop, request)
             return None
         indices, *weights = found
-        return _Window(replace(self.graph, indices=indices, weights=weights[0] if weights else None), rooms)
+        return _Window(replace(self.graph, indices=indices, weights=weights[0] if weights else None), buffers)
 
 
-def windows_bytes(graph: CsrGraph) -> int:
-    """Memory for what is read past the cache, at the most."""
+def window_bytes(graph: CsrGraph) -> int:
+    """The most memory that windows take when the graph is read past the cache."""
     return (_READ_AHEAD + 2 * cores() + 1) * _WINDOW_EDGES * sum(values.itemsize for values in _entries(graph))
 
 
-def bytes_of(graph: CsrGraph) -> int:
-    """Of all entries, as they lie on the disk."""
+def stored_bytes(graph: CsrGraph) -> int:
+    """Bytes of all entries, as they are stored."""
     return sum(values.nbytes for values in _entries(graph))
 
 

@@ -1,7 +1,7 @@
-"""Pages of W that are asked for before their turn: whole stretches where most of them are needed, single ones where few are.
+"""Prefetching of pages of W: whole stretches where most pages are needed, single pages where few are.
 
-A page fault reads not the page alone but what lies around it, megabytes where the system is set up for that: right for one who
-reads on, and for scattered rows a thousand times too much. Whoever asks for pages gets just those, and many at a time.
+A page fault reads the pages around it too, up to megabytes, which suits sequential reads and is far too much for scattered
+rows. An explicit request reads just the requested pages, many at a time.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mmdiff.kernels.jit import kernel
 _SIGNATURE = cast(Any, types.intc)(types.intp, types.intp, types.intc)
 _madvise = cast(Any, types.ExternalFunction("madvise", _SIGNATURE))
 
-# Pages between two that are needed which are read on the way: it takes less time than to begin anew.
+# The most unneeded pages between two needed ones that are read as well: a longer read is quicker than a second request.
 _GAP = 16
 
 
 def announce_rows(values: NDArray[Any], indptr: NDArray[np.int64], rows: NDArray[Any]) -> None:
-    """Asks for the entries of some rows, which are in order, and does not wait for them."""
+    """Requests the pages of some rows (sorted), without waiting for them."""
     if is_mapped(values):
         _announce(values.__array_interface__["data"][0], values.itemsize, indptr, rows)
 
 
 def pages_of(values: NDArray[Any], start: int, stop: int) -> int:
-    """How many pages the entries start..stop-1 lie in."""
+    """The number of pages that entries start..stop-1 lie in."""
     return (stop * values.itemsize - 1) // PAGE_BYTES - start * values.itemsize // PAGE_BYTES + 1
 
 

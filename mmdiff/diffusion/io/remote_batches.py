@@ -1,7 +1,7 @@
-"""Batches of a diffusion as units of work, for this process or for others: each batch is all of its iterations.
+"""Batches of a diffusion as units of work for this process or for workers; a unit is all iterations of one batch.
 
-Others map the graph from the store and what else there is from the draft. They write the scores of a batch beside those of the
-others, and return what is small.
+Workers map the graph from the store and the seeds and test points from the draft. They write the scores of a batch into the
+draft and return its statistics.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.independent import Buffers
-from mmdiff.diffusion.engine.run import Diffusion, Report
+from mmdiff.diffusion.engine.run import Diffusion, IterationResult
 from mmdiff.diffusion.engine.top_classes import TopClasses
-from mmdiff.diffusion.io.checkpoint import Entering, Kept
-from mmdiff.diffusion.io.graph_stream import Stream, bytes_of
-from mmdiff.diffusion.io.spill import Sheet, rows_per_chunk
-from mmdiff.diffusion.planning.memory_model import Needs
+from mmdiff.diffusion.io.checkpoint import DraftCheckpoint, Recorder
+from mmdiff.diffusion.io.graph_stream import Stream, stored_bytes
+from mmdiff.diffusion.io.spill import SpillFile, rows_per_chunk
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage import seam
@@ -38,19 +37,21 @@ from mmdiff.runtime.progress import Advance
 
 
 @dataclass(frozen=True)
-class Computed:
-    """A batch that is done: what each of its iterations took, and where others have computed it, what they found."""
+class FinishedBatch:
+    """A finished batch: seconds and bytes of each iteration and, from a worker, statistics and the chunks it wrote."""
 
     steps: list[Json]
-    notes: list[Json] = field(default_factory=list)
+    statistics: list[Json] = field(default_factory=list)
     scores: list[WorkerChunk] = field(default_factory=list)
-    tops: dict[str, list[WorkerChunk]] = field(default_factory=dict)
+    top_classes: dict[str, list[WorkerChunk]] = field(default_factory=dict)
 
 
-def enter_all(reports: Iterable[Report], stream: Stream, iterations: int, entering: Entering, advance: Advance) -> list[Json]:
-    """Enters reports as they come; returns of each iteration the seconds that it took and the bytes that it read.
+def record_all(
+    results: Iterable[IterationResult], stream: Stream, iterations: int, recorder: Recorder, advance: Advance
+) -> list[Json]:
+    """Records results as they come; returns the seconds and the bytes read of each iteration.
 
-    The bar moves by edges, as many for each iteration as if there were no shortcuts.
+    Progress counts all edges of the graph in each iteration, even where a shortcut visits fewer.
     """
     edges, counted = stream.graph.edges, 0
     steps: list[Json] = [{"iteration": t, "seconds": 0.0, "bytes": 0} for t in range(iterations + 1)]
@@ -63,34 +64,34 @@ def enter_all(reports: Iterable[Report], stream: Stream, iterations: int, enteri
 
     stream.advance = count
     clock, read = time.perf_counter(), stream.bytes
-    for report in reports:
-        entering.enter(report)
+    for result in results:
+        recorder.record(result)
         now = time.perf_counter()
-        step = steps[report.iteration]
+        step = steps[result.iteration]
         step["seconds"] += now - clock
         step["bytes"] += stream.bytes - read
         clock, read = now, stream.bytes
-        if report.iteration:
+        if result.iteration:
             advance(edges - counted)
             counted = 0
     return steps
 
 
-class Alone(Entering):
-    """Enters the reports of a batch that is computed elsewhere. What it needs on disk on the way is in a folder of its own."""
+class WorkerRecorder(Recorder):
+    """Records the results of a batch in a worker. Its spill file lies in a folder of its own."""
 
     def __init__(
         self,
         diffusion: Diffusion,
-        planes: list[int],
-        tops: TopClasses | None,
+        iterations: list[int],
+        top_classes: TopClasses | None,
         declare: Callable[..., ArrayWriter],
         folder: Path,
     ) -> None:
-        super().__init__(diffusion, planes, tops, declare)
+        super().__init__(diffusion, iterations, top_classes, declare)
         self._folder = folder
 
-    def sheet(self, batch: int) -> Sheet:
+    def spill_file(self, batch: int) -> SpillFile:
         shape = (self.diffusion.stream.graph.nodes, len(self.diffusion.columns(batch)))
         dtype = self.diffusion.variant.stored_dtype
         spec = ArraySpec.fit(shape, dtype, rows_per_chunk(shape, dtype))
@@ -102,14 +103,17 @@ class Alone(Entering):
         return declare
 
     def clear(self) -> None:
-        """Gives up what lies on disk."""
+        """Removes the spill file."""
         if self._folder.exists():
             seam.remove_folder(self._folder)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """A diffusion that can be sent. `parts` are the arrays of scores by their number of columns, whatever their names."""
+    """A diffusion that can be sent to workers. `scores` are the arrays of batches by their number of columns.
+
+    `memory` is the memory that a worker needs, `limit` what it may use; both decide how it reads the graph.
+    """
 
     W: Artifact
     seeds: dict[str, ArrayWriter]
@@ -120,88 +124,98 @@ class Batches:
     iterations: int
     width: int
     plain: bool
-    planes: list[int]
+    kept_iterations: list[int]
     memory: int
     limit: int
-    on_disk: bool
+    spills: bool
     folder: Path
-    parts: dict[int, WorkerTarget]
-    tops: dict[str, WorkerTarget]
+    scores: dict[int, WorkerTarget]
+    top_classes: dict[str, WorkerTarget]
 
     @classmethod
-    def of(cls, draft: Draft, W: Artifact, diffusion: Diffusion, kept: Kept, needs: Needs, limit: int) -> Batches:
-        """Puts what is not in the store yet where others find it, and makes room for what they find."""
+    def of(
+        cls,
+        draft: Draft,
+        *,
+        W: Artifact,
+        diffusion: Diffusion,
+        checkpoint: DraftCheckpoint,
+        memory: int,
+        limit: int,
+        spills: bool,
+    ) -> Batches:
+        """Writes the seeds and the lists of test points to the draft, and declares the arrays that workers fill."""
         arrays = {name: getattr(diffusion.seeds, name) for name in ("nodes", "offsets", "columns", "values")}
-        parts = {len(diffusion.columns(batch)): WorkerTarget.of(kept.part(batch)) for batch in kept.todo}
-        tops = [kept.own_top_classes(batch) for batch in kept.todo]
+        top_classes = [checkpoint.worker_top_classes(batch) for batch in checkpoint.todo]
         return cls(
-            W,
-            {name: _on_disk(draft, f"pass_seeds_{name}", values) for name, values in arrays.items()},
-            diffusion.seeds.classes,
-            None if diffusion.neighbors is None else _on_disk(draft, "pass_test", diffusion.neighbors),
-            diffusion.variant,
-            diffusion.prior,
-            diffusion.iterations,
-            diffusion.width,
-            diffusion.plain,
-            kept.planes,
-            needs.memory,
-            limit,
-            needs.on_disk,
-            kept.part(kept.todo[0]).folder.parent,
-            parts,
-            {name: WorkerTarget.of(writer) for name, writer in tops[0].items()},
+            W=W,
+            seeds={name: _on_disk(draft, f"pass_seeds_{name}", values) for name, values in arrays.items()},
+            classes=diffusion.seeds.classes,
+            neighbors=None if diffusion.neighbors is None else _on_disk(draft, "pass_test", diffusion.neighbors),
+            variant=diffusion.variant,
+            prior=diffusion.prior,
+            iterations=diffusion.iterations,
+            width=diffusion.width,
+            plain=diffusion.plain,
+            kept_iterations=checkpoint.iterations,
+            memory=memory,
+            limit=limit,
+            spills=spills,
+            folder=checkpoint.scores(checkpoint.todo[0]).folder.parent,
+            scores={len(diffusion.columns(batch)): WorkerTarget.of(checkpoint.scores(batch)) for batch in checkpoint.todo},
+            top_classes={name: WorkerTarget.of(writer) for name, writer in top_classes[0].items()},
         )
 
     @contextmanager
-    def opened(self) -> Iterator[Callable[[int, Advance], Computed]]:
+    def opened(self) -> Iterator[Callable[[int, Advance], FinishedBatch]]:
         graph = CsrGraph.from_artifact(self.W)
-        # Read into memory, since kernels are compiled once more for arrays that cannot be written.
+        # Read into memory: kernels would be compiled once more for read-only arrays.
         seeds = Seeds(**{name: np.array(writer.mapped()) for name, writer in self.seeds.items()}, classes=self.classes)
         neighbors = None if self.neighbors is None else self.neighbors.mapped()
         with stream_of(graph, self.memory, self.limit) as stream:
             diffusion = Diffusion(
-                stream,
-                seeds,
-                self.variant,
-                self.prior,
-                self.iterations,
-                self.width,
-                neighbors,
-                bool(self.tops),
-                self.plain,
+                stream=stream,
+                seeds=seeds,
+                variant=self.variant,
+                prior=self.prior,
+                iterations=self.iterations,
+                width=self.width,
+                neighbors=neighbors,
+                every_row=bool(self.top_classes),
+                plain=self.plain,
             )
-            buffers = Buffers(self.on_disk)
+            buffers = Buffers(self.spills)
             yield lambda batch, advance: self._compute(diffusion, batch, buffers, advance)
 
-    def _compute(self, diffusion: Diffusion, batch: int, buffers: Buffers, advance: Advance) -> Computed:
+    def _compute(self, diffusion: Diffusion, batch: int, buffers: Buffers, advance: Advance) -> FinishedBatch:
         made: list[WorkerWriter] = []
 
         def declare(name: str, shape: tuple[int, ...], _: str) -> ArrayWriter:
-            made.append(WorkerWriter(self.folder / name, self.parts[shape[-1]].spec))
+            made.append(WorkerWriter(self.folder / name, self.scores[shape[-1]].spec))
             return made[-1]
 
-        tops = TopClasses.empty(diffusion.stream.graph.nodes, self.classes) if self.tops else None
-        entering = Alone(diffusion, self.planes, tops, declare, self.folder / f"pass_sheet_{uuid.uuid4().hex}")
-        reports = diffusion.reports_of(batch, buffers, entering)
-        steps = enter_all(reports, diffusion.stream, self.iterations, entering, advance)
-        entering.clear()
-        best: dict[str, list[WorkerChunk]] = {}
-        for name, site in self.tops.items():
-            writer = WorkerWriter(self.folder / f"pass_own_{name}_{entering.key(batch)}", site.spec)
-            writer.fill(getattr(tops, name))
-            best[name] = writer.written
-        scores = [laid for writer in made for laid in writer.written]
-        return Computed(steps, entering.notes[entering.key(batch)], scores, best)
+        best = TopClasses.empty(diffusion.stream.graph.nodes, self.classes) if self.top_classes else None
+        folder = self.folder / f"pass_spill_{uuid.uuid4().hex}"
+        recorder = WorkerRecorder(diffusion, self.kept_iterations, best, declare, folder)
+        results = diffusion.batch_results(batch, buffers, recorder)
+        steps = record_all(results, diffusion.stream, self.iterations, recorder, advance)
+        recorder.clear()
+        top_classes: dict[str, list[WorkerChunk]] = {}
+        for name, target in self.top_classes.items():
+            writer = WorkerWriter(self.folder / f"pass_own_{name}_{recorder.key(batch)}", target.spec)
+            writer.fill(getattr(best, name))
+            top_classes[name] = writer.written
+        scores = [chunk for writer in made for chunk in writer.written]
+        return FinishedBatch(steps, recorder.statistics[recorder.key(batch)], scores, top_classes)
 
 
 def stream_of(graph: CsrGraph, memory: int, limit: int) -> Stream:
-    """The graph, beside so much memory that is needed and may be used.
+    """The graph, beside `memory` bytes that are needed of `limit` that may be used.
 
-    Its pages are given back where there is not that much left for it, and it is read past the page cache where the machine has
-    not that much left either.
+    Its pages are released where the rest does not hold it, and it is read past the page cache where the machine's available
+    memory does not hold it either.
     """
-    size = bytes_of(graph)
+    size = stored_bytes(graph)
     return Stream(graph, let_go=size > limit - memory, past_cache=size > available_bytes() - memory)
 
 

@@ -1,6 +1,6 @@
-"""Where S fits memory only once: the next S is written to the disk as it is computed, and then read back over the old one.
+"""Spill files: where only one matrix S fits in memory, the next S is written to disk as it is computed, then read back.
 
-What lies on the disk then is S after an iteration, whole and with checksums, so that a run that is killed continues from it.
+A complete spill file holds S after an iteration, with checksums, so that it doubles as the checkpoint of a killed run.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.publish import ArrayWriter
 from mmdiff.runtime.threads import in_threads
 
-Sheet = Callable[[int], ArrayWriter]
-"""The array on the disk that takes S after an iteration."""
+SpillFile = Callable[[int], ArrayWriter]
+"""Returns the array on disk that takes S after an iteration."""
 
 # Chunks that wait to be written.
 _WAITING = 2
-# Chunks that a sheet has at least, and the most bytes that one of them has: those in memory are a small part of it.
+# The least number of chunks, and the most bytes of one: the chunks in memory are a small part of the file.
 _CHUNKS = 32
 _CHUNK_BYTES = 8 << 20
 
 
 def rows_per_chunk(shape: tuple[int, int], dtype: str) -> int:
-    """Of a sheet."""
+    """Rows of a chunk of a spill file."""
     unit = page_unit(shape, dtype)
     most = min(shape[0] / _CHUNKS, _CHUNK_BYTES / row_bytes(shape, dtype))
     return min(even_rows_per_chunk((shape, dtype)), unit * max(1, math.ceil(most / unit)))
 
 
-def held_beside(shape: tuple[int, int], dtype: str) -> int:
-    """Bytes of chunks in memory: those that wait, the one that is being written, and two that blocks in work may lie in."""
+def buffer_bytes(shape: tuple[int, int], dtype: str) -> int:
+    """Memory of the chunks on their way to disk: those that wait, the one being written, and two that blocks write to."""
     return (_WAITING + 3) * min(shape[0], rows_per_chunk(shape, dtype)) * row_bytes(shape, dtype)
 
 
-def product_to_sheet(
-    stream: Stream, source: NDArray[Any], sheet: ArrayWriter, seed_update: SeedUpdate, rows: NDArray[Any] | None = None
+def product_to_spill(
+    stream: Stream, source: NDArray[Any], spill: ArrayWriter, seed_update: SeedUpdate, rows: NDArray[Any] | None = None
 ) -> int:
-    """Writes W S, or some rows of it and zeros, chunk by chunk; returns how many entries are not zero."""
-    spec, nonzero = sheet.spec, 0
-    pages: dict[int, NDArray[Any]] = {}
-    spares: list[NDArray[Any]] = []
+    """Writes W S chunk by chunk, with zeros for rows that are not needed; returns the number of nonzero entries."""
+    spec, nonzero = spill.spec, 0
+    buffers: dict[int, NDArray[Any]] = {}
+    free: list[NDArray[Any]] = []
     lock, written = threading.Lock(), deque[Future[None]]()
 
-    def page(chunk: int) -> NDArray[Any]:
+    def buffer(chunk: int) -> NDArray[Any]:
         start, stop = spec.rows(chunk)
         with lock:
-            if chunk not in pages:
-                room = spares.pop() if spares else page_aligned((spec.rows_per_chunk, source.shape[1]), source.dtype.name)
-                pages[chunk] = room[: stop - start]
+            if chunk not in buffers:
+                memory = free.pop() if free else page_aligned((spec.rows_per_chunk, source.shape[1]), source.dtype.name)
+                buffers[chunk] = memory[: stop - start]
                 if rows is not None:
-                    pages[chunk][:] = 0
-            return pages[chunk]
+                    buffers[chunk][:] = 0
+            return buffers[chunk]
 
     def write(chunk: int, values: NDArray[Any]) -> None:
-        sheet.write(chunk, values, cached=False)
+        spill.write(chunk, values, cached=False)
         with lock:
             if len(values) == spec.rows_per_chunk:
-                spares.append(values)
+                free.append(values)
 
     def work(block: Block) -> tuple[int, int]:
         chunk = int(block.rows[0]) // spec.rows_per_chunk
         places = block.rows - spec.rows(chunk)[0]
-        return chunk, multiply(block.graph, source, block.rows, page(chunk), places, seed_update)
+        return chunk, multiply(block.graph, source, block.rows, buffer(chunk), places, seed_update)
 
     with ThreadPoolExecutor(1) as writer:
         finished = 0
@@ -79,13 +79,13 @@ def product_to_sheet(
         def finish(until: int) -> None:
             nonlocal finished
             for chunk in range(finished, until):
-                written.append(writer.submit(write, chunk, page(chunk)))
-                del pages[chunk]
+                written.append(writer.submit(write, chunk, buffer(chunk)))
+                del buffers[chunk]
                 if len(written) > _WAITING:
                     written.popleft().result()
             finished = max(finished, until)
 
-        # Blocks come in order: with the first one of a chunk those before it are whole.
+        # Blocks come in order: the first block of a chunk completes all chunks before it.
         for chunk, count in stream.each(work, rows, spec.rows_per_chunk):
             finish(chunk)
             nonzero += count
@@ -95,11 +95,11 @@ def product_to_sheet(
     return nonzero
 
 
-def read_back(sheet: ArrayWriter, out: NDArray[Any]) -> None:
-    """Brings a sheet into memory."""
+def read_back(spill: ArrayWriter, out: NDArray[Any]) -> None:
+    """Reads a spill file into memory."""
 
     def read(chunk: int) -> None:
-        sheet.read(chunk, out[slice(*sheet.spec.rows(chunk))])
+        spill.read(chunk, out[slice(*spill.spec.rows(chunk))])
 
-    for _ in in_threads(read, range(sheet.spec.chunks), READERS):
+    for _ in in_threads(read, range(spill.spec.chunks), READERS):
         pass

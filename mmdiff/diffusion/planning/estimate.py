@@ -1,7 +1,7 @@
-"""`mmdiff plan diffuse`: what a run will take in memory, disk and time, from the store's sizes and a calibration of seconds.
+"""`mmdiff plan diffuse`: memory, disk and time of a run, from its forecast and a calibration that takes seconds.
 
-The iterations in which labels have not come far are cheap: those of one batch are run. Of the products of whole matrices some
-blocks are timed, spread over the graph. The rest is arithmetic: how many batches there are, and what each iteration needs.
+The frontier products of one batch are computed, and some blocks of the product of a whole matrix are timed. The rest is
+arithmetic: the number of batches, and the edges of each product. Memory is the bound that the run announces.
 """
 
 from __future__ import annotations
@@ -13,42 +13,37 @@ from pathlib import Path
 
 import numpy as np
 
-from mmdiff.diffusion.engine import frontier as frontiers
 from mmdiff.diffusion.engine.deferred_sums import time_of_step
-from mmdiff.diffusion.engine.independent import Work
 from mmdiff.diffusion.engine.needed_rows import closures
-from mmdiff.diffusion.engine.product import SeedUpdate, product_of_rows
+from mmdiff.diffusion.engine.product import no_update, product_of_rows
 from mmdiff.diffusion.engine.run import Diffusion
-from mmdiff.diffusion.engine.states import Frontier, Matrix
+from mmdiff.diffusion.engine.states import Matrix
 from mmdiff.diffusion.io import graph_stream as streaming
-from mmdiff.diffusion.io.checkpoint import KEEP_SECONDS
+from mmdiff.diffusion.io.checkpoint import CHECKPOINT_SECONDS
 from mmdiff.diffusion.io.graph_stream import Stream
-from mmdiff.diffusion.planning.memory_model import held_beside
-from mmdiff.diffusion.seeds import Seeds
+from mmdiff.diffusion.planning.forecast import forecast_batch
+from mmdiff.diffusion.schedule import Form, frontier_cost
 from mmdiff.diffusion.stage import Prepared, Request, prepare
 from mmdiff.diffusion.variant import SINKHORN_ROUNDS
 from mmdiff.doctor.disk import measure
 from mmdiff.formats.storage.seam import free_bytes
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
-from mmdiff.runtime.memory import anonymous_bytes
 
-# The matrix that products are timed on, and the blocks that are.
+# The matrix that products are timed on, and the number of blocks.
 _CALIBRATION_BYTES = 512 << 20
 _CALIBRATION_BLOCKS = 24
 
-# Of what a run is allowed for each node (`needs`), the part that runs of one to ten million nodes did not use; and what kernels
-# hold that planning does not load.
-_SPARED_NODE_BYTES = 9
-_KERNEL_BYTES = 30 << 20
+# Time of the product of bfloat16 relative to float32.
+_SHORT_TIME = 0.7
 
-# Python, its libraries, kernels and threads, as the command has them when it begins to compute.
+# Starting Python, and loading libraries, kernels and threads.
 _START_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One iteration of one batch."""
+    """One iteration of one batch: the form and the rows of its product, its seconds, and the bytes of its states."""
 
     iteration: int
     form: str
@@ -59,7 +54,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will take. Bytes, seconds."""
+    """The plan of a run, in bytes and seconds. `memory` is an upper bound of the anonymous memory."""
 
     cols_per_batch: int
     batches: int
@@ -81,44 +76,33 @@ def plan_diffuse(path: Path, request: Request) -> Plan:
     store = Store.open(path)
     prepared = prepare(store, request)
     needs, problem, variant = prepared.needs, prepared.problem, prepared.variant
-    held = anonymous_bytes()
+    memory = needs.memory
     with Stream(problem.graph) as stream:
-        diffusion = Diffusion(
-            stream,
-            problem.seeds,
-            variant,
-            prepared.prior,
-            request.iterations,
-            needs.width,
-            problem.neighbors,
-            request.predict_nodes is not None,
-            request.plain,
-        )
-        work = diffusion.work()
+        diffusion = prepared.diffusion(stream)
         per_column = _time_per_edge_and_column(stream, needs.width)
         if variant.coupled:
             steps = list(_coupled_steps(prepared, per_column, path))
         else:
-            steps = list(_steps(prepared, diffusion, work, per_column))
-        around = _sums_seconds(diffusion, work)
+            steps = list(_steps(diffusion, needs.spills, per_column))
+        around = _sums_seconds(diffusion)
     seconds = _START_SECONDS + around + needs.batches * sum(step.seconds for step in steps) + _scores_seconds(prepared)
-    kept = not variant.coupled and max((step.seconds for step in steps), default=0) > KEEP_SECONDS
+    saved = not variant.coupled and max((step.seconds for step in steps), default=0) > CHECKPOINT_SECONDS
     return Plan(
-        needs.width,
-        needs.batches,
-        needs.on_disk,
-        held + _peak(prepared, steps),
-        request.memory,
-        needs.parts + (needs.states if kept or variant.coupled or needs.on_disk else 0),
-        needs.artifact,
-        free_bytes(path),
-        round(seconds, 1),
-        steps,
+        cols_per_batch=needs.width,
+        batches=needs.batches,
+        buffer_on_disk=needs.spills,
+        memory=memory,
+        memory_limit=request.memory,
+        scratch=needs.parts + (needs.states if saved or variant.coupled or needs.spills else 0),
+        artifact=needs.artifact,
+        disk_free=free_bytes(path),
+        seconds=round(seconds, 1),
+        steps=steps,
     )
 
 
 def _time_per_edge_and_column(stream: Stream, width: int) -> float:
-    """Seconds of the product of a whole matrix, on blocks that are spread over the graph."""
+    """Seconds of the product of a whole matrix, measured on blocks spread over the graph."""
     graph = stream.graph
     columns = max(1, min(width, _CALIBRATION_BYTES // (4 * graph.nodes)))
     source = np.ones((graph.nodes, columns), np.float32)
@@ -127,46 +111,31 @@ def _time_per_edge_and_column(stream: Stream, width: int) -> float:
     rows = np.unique((starts[:, None] + np.arange(min(block, graph.nodes))).reshape(-1))
     edges = graph.edges_of(rows)
     out = np.empty((len(rows), columns), np.float32)
-    seed_update = SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), columns))
     times = []
     for _ in range(3):
         clock = time.perf_counter()
-        product_of_rows(stream, source, out, seed_update, rows)
+        product_of_rows(stream, source, out, no_update(columns), rows)
         times.append(time.perf_counter() - clock)
     return min(times[1:]) / max(1, edges * columns)
 
 
-def _steps(prepared: Prepared, diffusion: Diffusion, work: Work, per_column: float) -> Iterator[Planned]:
-    """The iterations of one batch, of which there is one in the middle of the order."""
-    graph, variant = prepared.problem.graph, prepared.variant
-    seeds = prepared.problem.seeds.select(diffusion.columns(len(diffusion.batches) // 2))
-    alpha = 1.0 if variant.alpha is None else variant.alpha
-    seed_update = SeedUpdate(seeds, alpha, variant.reset_seeds)
-    state: Frontier | None = None if work.whole else frontiers.first_frontier(seeds, graph.nodes)
-    matrix = graph.nodes * seeds.classes * variant.itemsize
-    for iteration in range(1, prepared.request.iterations + 1):
-        needed = work.needed[iteration]
-        rows = graph.nodes if needed is None else len(needed)
-        last = iteration == prepared.request.iterations and needed is not None
-        if state is not None and frontiers.stays_small(work.stream, state, variant.itemsize):
-            clock, before = time.perf_counter(), anonymous_bytes()
-            state = frontiers.advance_frontier(work.stream, state, seed_update, needed, variant.dtype == "bfloat16")
-            grown = anonymous_bytes() - before
-            yield Planned(iteration, "frontier", rows, time.perf_counter() - clock, max(0, grown))
-            continue
-        target = 4 * rows * seeds.classes if last else matrix
-        if state is not None and frontiers.worthwhile(work.stream, state, needed):
-            seconds = frontiers.cost(work.stream, state, needed) * per_column
-            yield Planned(iteration, "frontier to rows" if last else "frontier to matrix", rows, seconds, target)
+def _steps(diffusion: Diffusion, spills: bool, per_column: float) -> Iterator[Planned]:
+    """The iterations of the batch in the middle of the order."""
+    short = _SHORT_TIME if diffusion.variant.itemsize == 2 else 1.0
+    for product in forecast_batch(diffusion, len(diffusion.batches) // 2, spills):
+        size, form = product.size, product.decision.form
+        if form is Form.FRONTIER:
+            seconds = product.seconds
+        elif product.before is not None and not product.decision.expands:
+            seconds = frontier_cost(product.before, size) * per_column
         else:
-            edges = work.stream.graph.edges_of(needed)
-            seconds = edges * seeds.classes * per_column * (1 if variant.itemsize == 4 else 0.7)
-            yield Planned(iteration, "some rows" if last else "matrix", rows, seconds, target + matrix)
-        state = None
+            seconds = size.needed_edges * size.width * per_column * short
+        held = product.frontier_bytes + product.matrix_bytes
+        yield Planned(iteration=product.iteration, form=form.value, rows=size.needed_rows, seconds=seconds, bytes=held)
 
 
 def _coupled_steps(prepared: Prepared, per_column: float, path: Path) -> Iterator[Planned]:
-    """Of operators that couple the classes: a product, and passes over all classes, of which a piece is timed."""
+    """The iterations of a coupled operator: a product, and passes over all classes, of which a piece is timed."""
     graph, width = prepared.problem.graph, prepared.needs.width
     values = np.ones((1 << 14, 256), np.float32)
     clock = time.perf_counter()
@@ -180,31 +149,21 @@ def _coupled_steps(prepared: Prepared, per_column: float, path: Path) -> Iterato
     for iteration in range(1, prepared.request.iterations + 1):
         disk = 4 * entries * (1 / speed.write + 1 / speed.read)
         seconds = graph.edges * width * per_column + passes * entries * per_entry + disk
-        yield Planned(iteration, "matrix on disk", graph.nodes, seconds, entries * (4 + prepared.variant.itemsize))
+        held = entries * (4 + prepared.variant.itemsize)
+        yield Planned(iteration=iteration, form=Form.COUPLED.value, rows=graph.nodes, seconds=seconds, bytes=held)
 
 
-def _sums_seconds(diffusion: Diffusion, work: Work) -> float:
-    """The recursion of the column sums: each step where a later one looks."""
-    if work.whole or diffusion.variant.coupled or not diffusion.iterations:
+def _sums_seconds(diffusion: Diffusion) -> float:
+    """Seconds of the recursion of the column sums: each step in the rows that a later step reads."""
+    if diffusion.work.whole or diffusion.variant.coupled or not diffusion.iterations:
         return 0.0
     graph = diffusion.stream.graph
     clock = time.perf_counter()
     needed = closures(diffusion.stream, diffusion.seeds.nodes.astype(np.uint32), diffusion.iterations - 1)
     found = time.perf_counter() - clock
-    per_edge = time_of_step(diffusion.stream)
-    edges = sum(map(graph.edges_of, needed))
-    return found + edges * per_edge
+    return found + sum(map(graph.edges_of, needed)) * time_of_step(diffusion.stream)
 
 
 def _scores_seconds(prepared: Prepared) -> float:
-    """Writing the scores twice, as parts and as a whole, each piece synced."""
+    """Seconds of writing the scores twice, as batches and as a whole, with each chunk synced."""
     return 2 * prepared.needs.artifact / 400e6 + 0.01 * prepared.needs.batches
-
-
-def _peak(prepared: Prepared, steps: list[Planned]) -> int:
-    """What is held beside the process itself, at the worst moment."""
-    request = prepared.request
-    allowed = held_beside(prepared.problem, prepared.variant, request.predict_nodes is not None, request.plain)
-    spared = 0 if request.plain else _SPARED_NODE_BYTES * prepared.problem.graph.nodes
-    likely = allowed - spared + _KERNEL_BYTES
-    return likely + max((step.bytes for step in steps), default=0)

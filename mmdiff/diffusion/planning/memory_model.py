@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mmdiff.diffusion.engine import top_classes as tops
-from mmdiff.diffusion.io import spill as sheets
-from mmdiff.diffusion.io.graph_stream import bytes_of, windows_bytes
+from mmdiff.diffusion.io import spill
+from mmdiff.diffusion.io.graph_stream import stored_bytes, window_bytes
 from mmdiff.diffusion.problem import Problem
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.errors import BadOption
@@ -32,7 +32,7 @@ _USUAL = 96
 
 
 @dataclass(frozen=True)
-class Needs:
+class Footprint:
     """Of a run: columns of a batch, whether S changes between memory and disk, bytes of memory at the most (of each worker),
     bytes on disk.
 
@@ -42,7 +42,7 @@ class Needs:
 
     width: int
     batches: int
-    on_disk: bool
+    spills: bool
     memory: int
     parts: int
     states: int
@@ -50,59 +50,59 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Limits:
     """What the user fixed: columns of a batch, or None and the most there may be, and the limit of memory of all workers."""
 
     cols_per_batch: int | None
     memory: int
     iterations: int
-    planes: int
+    kept_iterations: int
     every_row: bool
     workers: int = 1
     plain: bool = False
-    most: int | None = None
+    most_cols: int | None = None
 
 
-def needs(problem: Problem, variant: Variant, asked: Asked) -> Needs:
+def footprint(problem: Problem, variant: Variant, limits: Limits) -> Footprint:
     """The widest batches that fit and leave none of the workers idle, or those that were asked for; refused where they do not
     fit.
     """
     nodes, classes = problem.graph.nodes, problem.seeds.classes
-    memory = asked.memory // asked.workers
-    fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, asked.every_row, asked.plain)
-    if bytes_of(problem.graph) > available_bytes() - asked.memory:
-        fixed += min(windows_bytes(problem.graph), bytes_of(problem.graph))
+    memory = limits.memory // limits.workers
+    fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, limits.every_row, limits.plain)
+    if stored_bytes(problem.graph) > available_bytes() - limits.memory:
+        fixed += min(window_bytes(problem.graph), stored_bytes(problem.graph))
     room = max(0, memory - fixed)
     column = nodes * variant.itemsize
     # A coupled operator writes its products as float32, beside the state.
     pair = nodes * (variant.itemsize + 4) if variant.coupled else 2 * column
-    if asked.cols_per_batch is not None:
-        width = min(asked.cols_per_batch, classes)
+    if limits.cols_per_batch is not None:
+        width = min(limits.cols_per_batch, classes)
     else:
-        at_once = min(classes, asked.most or classes)
+        at_once = min(classes, limits.most_cols or classes)
         width = min(at_once, max(1, room // pair))
         if _LINE < width < at_once:
             width -= width % _LINE
         if width < min(_NARROW, at_once) and not variant.coupled:
             width = min(at_once, _NARROW, max(1, _widest_by_way_of_disk(nodes, variant, room)))
-        width = min(width, -(-classes // asked.workers))
+        width = min(width, -(-classes // limits.workers))
     batches = -(-classes // width)
     width = min(width, _whole_lines(-(-classes // batches)))
     two, one = fixed + width * pair, fixed + _by_way_of_disk(nodes, variant, width)
     if two <= memory:
-        return Needs(width, batches, False, two, *_disk(problem, variant, asked, width))
+        return Footprint(width, batches, False, two, *_disk(problem, variant, limits, width))
     if one <= memory and not variant.coupled:
-        return Needs(width, batches, True, one, *_disk(problem, variant, asked, width))
+        return Footprint(width, batches, True, one, *_disk(problem, variant, limits, width))
     least = fixed + (pair if variant.coupled else _by_way_of_disk(nodes, variant, 1))
     most = room // pair if variant.coupled else _widest_by_way_of_disk(nodes, variant, room)
-    if most and asked.cols_per_batch is not None:
+    if most and limits.cols_per_batch is not None:
         remedy = f"--cols-per-batch {most} or auto fits"
     else:
-        remedy = f"At least --memory {asked.workers * -(-least >> 20)}M is needed"
-    share = f", {memory >> 20}M for each of {asked.workers} workers" if asked.workers > 1 else ""
+        remedy = f"At least --memory {limits.workers * -(-least >> 20)}M is needed"
+    share = f", {memory >> 20}M for each of {limits.workers} workers" if limits.workers > 1 else ""
     need = (two if variant.coupled else one) >> 20
     wanted = f"1 column of {nodes:,} nodes needs" if width == 1 else f"{width} columns of {nodes:,} nodes need"
-    raise BadOption(f"--memory {asked.memory >> 20}M{share}: {wanted} {need}M. {remedy}.")
+    raise BadOption(f"--memory {limits.memory >> 20}M{share}: {wanted} {need}M. {remedy}.")
 
 
 def _whole_lines(width: int) -> int:
@@ -112,7 +112,7 @@ def _whole_lines(width: int) -> int:
 
 def _by_way_of_disk(nodes: int, variant: Variant, width: int) -> int:
     """Bytes of a matrix that is replaced by the next one by way of the disk."""
-    return nodes * width * variant.itemsize + sheets.held_beside((nodes, width), variant.stored_dtype)
+    return nodes * width * variant.itemsize + spill.buffer_bytes((nodes, width), variant.stored_dtype)
 
 
 def _widest_by_way_of_disk(nodes: int, variant: Variant, room: int) -> int:
@@ -137,23 +137,25 @@ def held_beside(problem: Problem, variant: Variant, every_row: bool, plain: bool
     return total
 
 
-def _disk(problem: Problem, variant: Variant, asked: Asked, width: int) -> tuple[int, int, int]:
+def _disk(problem: Problem, variant: Variant, limits: Limits, width: int) -> tuple[int, int, int]:
     """Bytes of parts, of states, and of the artifact."""
     nodes, classes = problem.graph.nodes, problem.seeds.classes
     artifact = 0
     if problem.tests:
-        artifact += ArraySpec.fit((asked.planes, problem.tests, classes), "float32").bytes_on_disk
-    if asked.every_row:
+        artifact += ArraySpec.fit((limits.kept_iterations, problem.tests, classes), "float32").bytes_on_disk
+    if limits.every_row:
         artifact += 2 * ArraySpec.fit((problem.background, min(tops.TOP, classes)), "float32").bytes_on_disk
     parts = [min(width, classes - first) for first in range(0, classes, width)]
-    scores = sum(ArraySpec.fit((asked.planes, problem.tests, part), "float32").bytes_on_disk for part in parts if problem.tests)
+    scores = sum(
+        ArraySpec.fit((limits.kept_iterations, problem.tests, part), "float32").bytes_on_disk for part in parts if problem.tests
+    )
     states = 0
     if variant.coupled:
         states += 2 * sum(ArraySpec.fit((nodes, part), "float32").bytes_on_disk for part in parts)
-    elif asked.iterations > 1:
+    elif limits.iterations > 1:
         # S of the batch in work, where its iterations take long, and the one that replaces it.
         states += 2 * nodes * width * variant.itemsize
-    if asked.every_row:
+    if limits.every_row:
         # Those of all batches so far, and of the batches that other workers have finished since.
-        scores += (2 + (asked.workers if asked.workers > 1 else 0)) * nodes * tops.BYTES_PER_NODE
+        scores += (2 + (limits.workers if limits.workers > 1 else 0)) * nodes * tops.BYTES_PER_NODE
     return scores, states, artifact
