@@ -23,7 +23,6 @@ from mmdiff.formats.sources.columns.in_memory import column_of
 from mmdiff.formats.storage.seam import temporary_folder
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.kernels.constants import NONE
 from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.results import Evaluation, Scores, class_titles
 from mmdiff.signatures import with_diffusion_options
@@ -235,36 +234,16 @@ def diffuse(graph: Graph, y: Any, *, neighbors: Any = None, **options: Any) -> S
     labels, classes = encode(column, None, numbered=True, where="y")
     if (labels == UNLABELLED).all():
         raise BadLabels(Parameter("y"), ": no row has a label, so there is nothing to spread. Label at least one.")
-    lists = None if neighbors is None else _checked_neighbors(graph, np.asarray(neighbors))
-    own = graph.internal
-    found = api.diffuse(own, labels[own.rows_of(np.arange(own.nodes))], classes=len(classes), neighbors=lists, **vars(chosen))
+    found = api.diffuse(graph.internal, labels, classes=len(classes), neighbors=neighbors, **vars(chosen))
     titles = class_titles(_public(column, classes))
-    if lists is None:
-        return Scores(found[own.node_of_row], titles, (chosen.iterations,))
+    if neighbors is None:
+        return Scores(found, titles, (chosen.iterations,))
     return Scores(found[-1], titles, tuple(chosen.kept_iterations), _earlier=found)
 
 
 def _public(column: Column, classes: Classes) -> Classes:
     """The classes as the caller knows them: by name only where names were given."""
     return Classes(None, classes.names) if isinstance(column.values, Strings) else classes
-
-
-def _checked_neighbors(graph: Graph, neighbors: NDArray[Any]) -> NDArray[np.uint32]:
-    """Neighbours of test points as internal nodes."""
-    if neighbors.ndim != 2 or neighbors.dtype.kind not in "iu":
-        raise CountMismatch(
-            Parameter("neighbors"),
-            f": shape {neighbors.shape}, type {neighbors.dtype}. Give one row of row numbers for each test point.",
-        )
-    none = (neighbors == -1) | (neighbors == NONE)
-    bad = ~none & ((neighbors < 0) | (neighbors >= len(graph)))
-    if bad.any():
-        row = int(bad.any(axis=1).argmax())
-        raise CountMismatch(
-            Parameter("neighbors"), f", row {row}: not a row of the graph, which has {len(graph):,}. Count rows from 0."
-        )
-    nodes = graph.internal.node_of_row[np.where(none, 0, neighbors).astype(np.int64)]
-    return np.where(none, NONE, nodes).astype(np.uint32)
 
 
 def evaluate(scores: Any, y: Any, *, top: Sequence[int] = (1, 5), classes: Any = None) -> Evaluation:

@@ -79,7 +79,7 @@ class StoreScorer(StoreReader):
         given = {"classes": classes, "predict_nodes": predict_nodes, **options}
         return Request(
             classes=chosen,
-            predict_nodes=predict_nodes if isinstance(predict_nodes, bool) else Path(predict_nodes),  # type: ignore[arg-type]
+            predict_nodes=predict_nodes if isinstance(predict_nodes, bool) else Path(predict_nodes),
             memory=self._memory,
             command=self._recorded("diffuse", given),
             **options,

@@ -21,7 +21,7 @@ from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.staleness import stale_artifacts
 
-SEEDS, TEST, TEST_LISTS = "descriptors/seeds", "descriptors/test", "knn/test"
+BACKGROUND, SEEDS, TEST, TEST_LISTS = "descriptors/background", "descriptors/seeds", "descriptors/test", "knn/test"
 _SHOWN = 5
 
 
@@ -60,6 +60,10 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
         nodes, path = graph.node_of_row, Path(labels.partition("::")[0])
         inputs["labels"] = fingerprint(path.name, [path])
         seen = {"labels": source_fingerprint([path])}
+    elif (collection := _labelled_background(store, artifact)) is not None:
+        table, classes, seen = collection.array("labels"), Classes.of(collection).numbered(), {}
+        nodes = graph.node_of_row[: len(table)]
+        inputs["background"] = input_of(collection)
     else:
         labelled = _labelled_seeds(store, artifact)
         table, classes, seen = labelled.array("labels"), Classes.of(labelled), {}
@@ -95,6 +99,16 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
 def _refuse_stale(store: Store, artifact: Artifact) -> None:
     for stale in stale_artifacts(store, artifact):
         raise Stale(f"{stale.artifact}: {stale.changed} has changed since it was made. Run again: {stale.command}")
+
+
+def _labelled_background(store: Store, graph: Artifact) -> Artifact | None:
+    """The background, if it is what has labels: there are no seeds, and some of its rows are labelled."""
+    if store.id(SEEDS) is not None or store.id(BACKGROUND) is None:
+        return None
+    background = store.open_artifact(BACKGROUND)
+    if "labels" not in background or background.spec("vectors").shape[0] != graph.manifest.facts["background"]:
+        return None
+    return background if (background.array("labels") != UNLABELLED).any() else None
 
 
 def _labelled_seeds(store: Store, graph: Artifact) -> Artifact:

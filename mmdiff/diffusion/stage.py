@@ -39,13 +39,18 @@ class Request(DiffusionOptions):
     memory: int = 8 << 30
     classes: str | None = None
     labels: str | None = None
-    predict_nodes: Path | None = None
+    predict_nodes: Path | bool = False
     name: str = "diffusion"
     command: str = "mmdiff diffuse"
 
     @property
     def variant(self) -> Variant:
         return Variant.of(self)
+
+    @property
+    def predictions_file(self) -> Path | None:
+        """The file that predictions of nodes are written to, if they go to a file."""
+        return self.predict_nodes if isinstance(self.predict_nodes, Path) else None
 
     @property
     def fixed_width(self) -> int | None:
@@ -71,7 +76,7 @@ class Prepared:
     @property
     def every_row(self) -> bool:
         """Whether L is needed in all rows, for the predictions of nodes."""
-        return self.request.predict_nodes is not None
+        return self.request.predict_nodes is not False
 
     def diffusion(self, stream: Stream) -> Diffusion:
         """The diffusion, on a stream of its graph."""
@@ -120,7 +125,7 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
     """Reads and checks the inputs of a diffusion, and decides its batches, before anything is computed."""
     variant = request.variant
     problem = read_problem(store, request.labels, request.classes)
-    if problem.neighbors is None and request.predict_nodes is None:
+    if problem.neighbors is None and request.predict_nodes is False:
         raise Missing(
             f"{store.path}: no test points to score. Import some, ",
             call("add", FILE, role="test"),
@@ -130,8 +135,8 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
             Parameter("predict_nodes", Placeholder("FILE.parquet")),
             ".",
         )
-    if request.predict_nodes is not None:
-        check_predictions(request.predict_nodes, store, problem.background)
+    if request.predictions_file is not None:
+        check_predictions(request.predictions_file, store, problem.background)
     given, shown = given_prior(request.prior, problem.seeds)
     prior = class_prior(variant, given, shown, request.prior_power, problem.seeds.classes)
     limits = Limits(
@@ -139,7 +144,7 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
         memory=request.memory,
         iterations=request.iterations,
         kept_iterations=len(request.kept_iterations),
-        every_row=request.predict_nodes is not None,
+        every_row=request.predict_nodes is not False,
         workers=workers,
         plain=request.plain,
         most_cols=request.widest,
@@ -184,8 +189,8 @@ def diffuse(
 
         made = make(publication, name, _recipe(prepared), run, fill, before=lambda: announce(prepared.needs))
     predictions: Json = {}
-    if request.predict_nodes is not None:
-        predictions = write_predictions(store, made.artifact, request.predict_nodes, progress)
+    if request.predictions_file is not None:
+        predictions = write_predictions(store, made.artifact, request.predictions_file, progress)
     return Outcome(made.artifact, made.reused, run.seconds, prepared.needs, prepared.problem.warnings, predictions)
 
 
@@ -197,7 +202,7 @@ def _recipe(prepared: Prepared) -> Recipe:
         "iterations": request.iterations,
         **prepared.variant.parameters(),
         "keep_scores": request.keep_scores,
-        "predict_nodes": request.predict_nodes is not None,
+        "predict_nodes": request.predict_nodes is not False,
         "plain": request.plain,
         "classes": None if request.classes is None else [problem.classes.title(i) for i in range(len(problem.classes))],
     }

@@ -11,6 +11,7 @@ from mmdiff.diffusion.problem import Problem
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.errors import BadOption
 from mmdiff.formats.storage.arrays import CHUNK_BYTES, ArraySpec
+from mmdiff.formats.store.manifest import Json
 from mmdiff.runtime.memory import anonymous_bytes, available_bytes
 from mmdiff.runtime.threads import cores
 
@@ -47,6 +48,18 @@ class Footprint:
     parts: int
     states: int
     artifact: int
+    workers: int
+
+    def summary(self) -> Json:
+        """The footprint as plain values."""
+        return {
+            "cols_per_batch": self.width,
+            "batches": self.batches,
+            "spills": self.spills,
+            "memory": self.memory,
+            "disk": self.parts + self.states + self.artifact,
+            "workers": self.workers,
+        }
 
 
 @dataclass(frozen=True)
@@ -90,9 +103,9 @@ def footprint(problem: Problem, variant: Variant, limits: Limits) -> Footprint:
     width = min(width, _whole_lines(-(-classes // batches)))
     two, one = fixed + width * pair, fixed + _by_way_of_disk(nodes, variant, width)
     if two <= memory:
-        return Footprint(width, batches, False, two, *_disk(problem, variant, limits, width))
+        return Footprint(width, batches, False, two, *_disk(problem, variant, limits, width), limits.workers)
     if one <= memory and not variant.coupled:
-        return Footprint(width, batches, True, one, *_disk(problem, variant, limits, width))
+        return Footprint(width, batches, True, one, *_disk(problem, variant, limits, width), limits.workers)
     least = fixed + (pair if variant.coupled else _by_way_of_disk(nodes, variant, 1))
     most = room // pair if variant.coupled else _widest_by_way_of_disk(nodes, variant, room)
     if most and limits.cols_per_batch is not None:
