@@ -50,5 +50,5 @@ def publish_experiment(
     inputs = {} if data is None else {"train": fingerprint(data.name, [data])}
     seen = {} if data is None else {"train": witness([data])}
     recipe = Recipe("report", 1, {"name": name, "draws": draws}, inputs, seen)
-    run = Run("mmdiff experiment run x.toml").record(cell_seconds=[])
+    run = Run("mmdiff experiment run x.toml").record() | {"cell_seconds": []}
     return publish(store, f"reports/{name}", {}, recipe, facts, run)
