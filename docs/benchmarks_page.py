@@ -244,8 +244,8 @@ def _growth(found: Json) -> str:
             "Generated lists, 64 columns of bfloat16. *Product*: W L alone, with W in the page cache (from the disk at a"
             " hundred million nodes), the best of at least three runs. *Iteration*: the fastest complete iteration of"
             " `--plain`, with S in memory twice (once at a hundred million nodes). *Memory*: measured in a control group in"
-            " which S fits once and W exceeds the remaining memory. *Symmetrise*: including the start of the process. Unless"
-            " labelled otherwise, the plots show the whole command for 507 classes, T = 5 (float32).\n",
+            " which S fits once and W exceeds the remaining memory. *Symmetrise*: including the start of the process."
+            " Unless labelled otherwise, the plots show the whole command for 507 classes, T = 5 (float32).\n",
             "\n".join(lines) + "\n",
             pictures,
         ]

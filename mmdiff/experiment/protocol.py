@@ -38,7 +38,7 @@ class Data:
     test: NDArray[Any]
     test_labels: Ids
     prints: Json
-    witness: Json
+    source_fingerprints: Json
 
     @classmethod
     def read(cls, config: Config) -> Data:
@@ -58,7 +58,7 @@ class Data:
             test=_rows(test),
             test_labels=labels[1],
             prints=prints,
-            witness=seen,
+            source_fingerprints=seen,
         )
 
     def of_classes(self, classes: tuple[int, ...]) -> Ids:

@@ -61,11 +61,11 @@ def run_experiment(
     data = Data.read(config)
     protocols = {group: Protocol.of(data, config, group) for group in config.groups}
     name = f"reports/{config.name}"
-    recipe = Recipe(KIND, SCHEMA, config.parameters(), data.prints, data.witness)
+    recipe = Recipe(KIND, SCHEMA, config.parameters(), data.prints, data.source_fingerprints)
     with Publication(path, [name], command) as publication:
 
         def fill(draft: Draft) -> Json:
-            published = dict(_published(publication.store, data.witness))
+            published = dict(_published(publication.store, data.source_fingerprints))
             cells = CheckpointedCells(
                 draft=draft,
                 config=config,
@@ -137,7 +137,7 @@ def _write(draft: Draft, cells: CheckpointedCells, progress: Progress) -> tuple[
     return {"tests": points, "lines": lines}, [round(result.seconds, 4) for result in results]
 
 
-def _published(store: Store, witness: Json) -> Iterator[tuple[str, Result]]:
+def _published(store: Store, source_fingerprints: Json) -> Iterator[tuple[str, Result]]:
     """The cells of all experiment results in a store that were made from the present data files.
 
     Keys of cells contain digests of samples of large files; sizes and modification times vouch for the rest. Damaged results
@@ -147,7 +147,7 @@ def _published(store: Store, witness: Json) -> Iterator[tuple[str, Result]]:
         if name.startswith("reports/"):
             with suppress(StoreError, KeyError):
                 artifact = store.open_artifact(name)
-                same = all(artifact.run["witness"][role] == witness[role] for role in DATA)
+                same = all(artifact.run["witness"][role] == source_fingerprints[role] for role in DATA)
                 if same and (artifact.manifest.kind, artifact.manifest.schema) == (KIND, SCHEMA):
                     yield from _cells_of(artifact)
 

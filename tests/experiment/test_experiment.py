@@ -182,7 +182,7 @@ def test_killed_run_continues_to_identical_bytes(quick_folder: Path) -> None:
         ({"keys": np.zeros((2, 12), np.uint8)}, ["2 keys for 3 cells"]),
     ],
 )
-def test_verify_finds_a_report_that_contradicts_itself(quick_folder: Path, change: dict[str, Any], told: list[str]) -> None:
+def test_verify_finds_results_that_contradict_themselves(quick_folder: Path, change: dict[str, Any], told: list[str]) -> None:
     planes, keys = np.zeros((6, 6), np.int64), np.zeros((3, 12), np.uint8)
     arrays: dict[str, Any] = {"planes": planes, "offsets": np.array([0, 2, 4, 6]), "keys": keys}
     facts = {"lines": [{"first_cell": 0, "planes": [0, 1]}]}
@@ -191,7 +191,7 @@ def test_verify_finds_a_report_that_contradicts_itself(quick_folder: Path, chang
     assert [problem.what for problem in verify(store, store.names(), KINDS)] == told
 
 
-def test_another_config_takes_over_the_cells_of_a_report(quick_folder: Path, computed: list[Cell]) -> None:
+def test_another_config_reuses_the_cells_of_published_results(quick_folder: Path, computed: list[Cell]) -> None:
     first = run(quick_folder, small_config())
     computed.clear()
     methods = [DIFFUSION | {"eta": ["column", "none"]}]
@@ -220,7 +220,7 @@ def test_other_data_are_not_taken_for_the_same(quick_folder: Path, computed: lis
     assert len(computed) == 2 * count
 
 
-def test_repeated_run_finds_its_report(quick_folder: Path, computed: list[Cell]) -> None:
+def test_repeated_run_finds_its_results(quick_folder: Path, computed: list[Cell]) -> None:
     run(quick_folder, small_config())
     computed.clear()
     outcome = run(quick_folder, small_config())
