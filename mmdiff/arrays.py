@@ -218,7 +218,7 @@ def diffuse(graph: Graph, y: Any, *, neighbors: Any = None, **options: Any) -> S
         `Scores` with L after the last iteration: one row for each row of the graph, or for each test point.
 
     >>> import numpy as np
-    >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 4 * np.arange(2).repeat(30)[:, None]
+    >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[np.arange(2).repeat(30)]
     >>> y = np.array([None] * 60); y[0], y[59] = "cat", "dog"
     >>> result = diffuse(knn_graph(X, k=8), y, iterations=4)
     >>> result.predict()[[1, 58]]

@@ -155,7 +155,7 @@ class Scores:
         """The best class of each row of the background, of a diffusion that was asked for it (`predict_nodes`).
 
         >>> import mmdiff, numpy as np, tempfile
-        >>> X = np.random.default_rng(0).normal(size=(200, 8)) + 4 * np.arange(2).repeat(100)[:, None]
+        >>> X = np.random.default_rng(0).normal(size=(200, 8)) + 6 * np.eye(8)[np.arange(2).repeat(100)]
         >>> y = np.full(200, -1); y[[0, 100]] = [7, 9]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = mmdiff.open(folder + "/store", create=True)

@@ -103,7 +103,7 @@ class Store(StoreScorer):
 
     >>> import mmdiff, numpy as np, tempfile
     >>> rng = np.random.default_rng(0)
-    >>> X, y = rng.normal(size=(300, 16)) + 3 * np.arange(3).repeat(100)[:, None], np.arange(3).repeat(100)
+    >>> X, y = rng.normal(size=(300, 16)) + 6 * np.eye(16)[np.arange(3).repeat(100)], np.arange(3).repeat(100)
     >>> known = np.where(np.arange(300) % 20, -1, y)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = mmdiff.open(folder + "/store", create=True)

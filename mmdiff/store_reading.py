@@ -188,7 +188,8 @@ class StoreReader:
             A dict that prints as a table: `scores`, one entry each with `iterations`, `worst` classes, margins; and `notes`.
 
         >>> import mmdiff, numpy as np, tempfile
-        >>> X, y = np.random.default_rng(0).normal(size=(60, 8)) + 4 * np.arange(2).repeat(30)[:, None], np.arange(2).repeat(30)
+        >>> y = np.arange(60) // 30
+        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[y]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = mmdiff.open(folder + "/store", create=True)
         ...     _ = store.add(X, labels=y), store.add(X + 0.1, role="test", labels=y), store.build_graph(k=8)
@@ -223,7 +224,8 @@ class StoreReader:
             A dict with the test point, and `paths`, each with its steps from the seed on.
 
         >>> import mmdiff, numpy as np, tempfile
-        >>> X, y = np.random.default_rng(0).normal(size=(60, 8)) + 4 * np.arange(2).repeat(30)[:, None], np.arange(2).repeat(30)
+        >>> y = np.arange(60) // 30
+        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[y]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = mmdiff.open(folder + "/store", create=True)
         ...     _ = store.add(X, labels=y), store.add(X + 0.1, role="test", ids=np.arange(60) + 500), store.build_graph(k=8)

@@ -52,7 +52,7 @@ class StoreScorer(StoreReader):
             `Scores` of the test points after the last iteration; earlier ones through `at`.
 
         >>> import mmdiff, numpy as np, tempfile
-        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 4 * np.arange(2).repeat(30)[:, None]
+        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[np.arange(2).repeat(30)]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = mmdiff.open(folder + "/store", create=True)
         ...     _ = store.add(X, labels=["cat", *[None] * 58, "dog"]), store.add(X[[1, 58]], role="test")
@@ -149,7 +149,7 @@ class StoreScorer(StoreReader):
             same.
 
         >>> import mmdiff, numpy as np, tempfile
-        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 4 * np.arange(2).repeat(30)[:, None]
+        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[np.arange(2).repeat(30)]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = mmdiff.open(folder + "/store", create=True)
         ...     _ = store.add(X, role="seeds", labels=np.arange(2).repeat(30), no_background=True)
@@ -199,7 +199,7 @@ class StoreScorer(StoreReader):
             `Scores` of the test points.
 
         >>> import mmdiff, numpy as np, tempfile
-        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 4 * np.arange(2).repeat(30)[:, None]
+        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[np.arange(2).repeat(30)]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = mmdiff.open(folder + "/store", create=True)
         ...     _ = store.add(X, role="seeds", labels=np.arange(2).repeat(30), no_background=True)

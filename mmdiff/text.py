@@ -2,7 +2,7 @@
 
 >>> from mmdiff import text
 >>> text.size(5 << 20), text.duration(4000), text.count(1, "row"), text.count(2048, "row")
-('5.0 MiB', '1 h 07 min', '1 row', '2,048 rows')
+('5.0 MiB', '1 h 06 min', '1 row', '2,048 rows')
 """
 
 from __future__ import annotations

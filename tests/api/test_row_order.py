@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import mmdiff
+from mmdiff.knn.cells import partition
 from tests.support.stores import MEMORY
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_cells() -> Iterator[None]:
+    """Several cells, so that the internal order of few rows differs from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "CELL_ROWS", 40)
+        yield
 
 
 def rows_of(seed: int, count: int = 240, width: int = 12) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -147,5 +157,5 @@ def test_explanations_name_the_users_rows(stored: mmdiff.Store) -> None:
     W = stored.graph.to_scipy().tocsr()
     found = stored.explain(3)
     steps = found["paths"][0]["steps"]
-    rows = [step["id"] + (700 if step["role"] == "seeds" else 0) for step in steps]
+    rows = [step["id"] + (700 if step["role"] == "seed" else 0) for step in steps]
     assert all(W[after, before] > 0 for before, after in pairwise(rows))
