@@ -3,7 +3,7 @@
 One sequential pass over the lists counts the incoming edges of each row. Rows are cut into ranges whose incoming edges fit the
 memory. For each range one more pass gathers these edges; then each row is merged from its list and its incoming edges and
 appended to the graph. The diagonal stays: a node that is its own neighbour has the entry 2 there. Checkpoints follow every
-range, and every so many edges within one: a killed run repeats the counting and at most one range. The bytes do not depend on
+range, and blocks of edges within one: a killed run repeats the counting and at most one range. The bytes do not depend on
 the ranges.
 """
 

@@ -54,7 +54,7 @@ class MergedRows(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, most_edges: int, weighted: bool) -> MergedRows:
-        """Arrays to write so many rows of at most so many edges into."""
+        """Uninitialised arrays for a number of rows with at most `most_edges` edges together."""
         weights = np.empty(most_edges, np.float32) if weighted else None
         return cls(np.empty(most_edges, np.uint32), weights, np.empty(rows, np.int64), np.empty(rows, np.float32))
 
@@ -101,7 +101,7 @@ def _set_weight(weights: Any, at: Any, weight: Any) -> Any:  # noqa: ARG001
 
 @kernel
 def weights_for(weights: NDArray[np.float32] | None, size: int) -> NDArray[np.float32] | None:
-    """An array for so many weights, or None where edges have none."""
+    """An uninitialised array of weights, or None where edges have none."""
     return None if weights is None else np.empty(size, np.float32)
 
 

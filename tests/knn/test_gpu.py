@@ -184,7 +184,7 @@ def test_free_memory_is_unknown_where_there_is_no_cuda_runtime() -> None:
 
 
 def counting(search: gpu.Search, most: int, sizes: list[int], error: str = NO_ROOM) -> gpu.Search:
-    """A GPU with memory for so many queries at once."""
+    """A GPU with memory for `most` queries at once."""
 
     def limited(queries: NDArray[np.float32], k: int) -> gpu.Lists:
         sizes.append(len(queries))
