@@ -1,1 +1,1 @@
-"""`mmdiff build-graph`: from descriptors to the graph, stage by stage, with its memory model and its plan."""
+"""`mmdiff build-graph`: from descriptors to the graph, stage by stage, with a memory model and an estimate."""

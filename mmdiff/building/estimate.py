@@ -1,4 +1,4 @@
-"""`mmdiff plan build-graph`: what building the graph will take, from the store's sizes and the speed of a search of seconds."""
+"""`mmdiff plan build-graph`: memory, disk and time of building the graph, from the sizes of the store and a timed search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmdiff.building.memory_model import (
     for_points,
 )
 from mmdiff.building.stage import FLAT, ROLES, Request
-from mmdiff.formats.errors import BadOption, Missing
+from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, call
 from mmdiff.formats.storage.seam import free_bytes
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
@@ -29,22 +29,22 @@ from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.refine import refine
 from mmdiff.runtime.threads import cores, in_threads
 
-# Rows that the search is timed on.
+# Rows of the timed search.
 _SAMPLE = 1 << 13
 
-# An edge of W for each entry of W0, and for most of them one back: on real descriptors a quarter is reciprocal.
+# Edges of W for each entry of W0: one, and one back unless the edge is reciprocal, as a quarter is on real descriptors.
 _EDGES_PER_ENTRY = 1.8
 
-# Neighbours' neighbours that are new to a row, of all that its neighbours name.
+# Share of a row's neighbours' neighbours that are distinct candidates.
 _NEW = 0.35
 
-# Entries that are symmetrised in a second, on each core.
+# Entries that each core symmetrises per second.
 _SYMMETRISED = 12e6
 
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """What a run will take. Bytes, seconds."""
+    """Estimated bytes of memory and disk, and seconds."""
 
     index: str
     nodes: int
@@ -59,13 +59,13 @@ class GraphPlan:
 
 
 def plan_build_graph(path: Path, request: Request) -> GraphPlan:
-    """The plan for all that was imported; what exists already is planned as if it did not."""
+    """Estimates a build from scratch over all imported rows."""
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     if not roles.keys() & {"background", "seeds"}:
-        raise Missing(f"{path}: nothing to build a graph of. Run first: mmdiff import FILE --role background")
+        raise Missing(f"{path}: nothing to build a graph of. Run first: ", call("add", FILE, role="background"))
     if request.index not in ("auto", "flat"):
-        raise BadOption(f"--index {request.index}: only auto and flat can be planned. Leave the option out.")
+        raise BadOption(Parameter("index", request.index), ": only auto and flat can be planned. Leave it out.")
     rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
     vectors = next(iter(roles.values())).array("vectors")
     points = rows.get("seeds", 0) + (rows.get("test", 0) if request.transductive else 0)
@@ -81,7 +81,15 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     disk += lists if points else 0
     seconds = _seconds(sizes, np.asarray(vectors[:_SAMPLE]), flat, rows.get("test", 0))
     index = "flat" if flat else "cells"
-    return GraphPlan(index, nodes, memory, request.memory, disk, free_bytes(path), round(seconds, 3))
+    return GraphPlan(
+        index=index,
+        nodes=nodes,
+        memory=memory,
+        memory_limit=request.memory,
+        disk=disk,
+        disk_free=free_bytes(path),
+        seconds=round(seconds, 3),
+    )
 
 
 def _seconds(sizes: Sizes, sample: NDArray[Any], flat: bool, tests: int) -> float:
@@ -100,7 +108,7 @@ def _seconds(sizes: Sizes, sample: NDArray[Any], flat: bool, tests: int) -> floa
 
 
 def _speeds(sample: NDArray[Any], k: int) -> tuple[float, float]:
-    """Multiply-adds in a second of a search by products of matrices, and seconds for each candidate that is looked at alone."""
+    """Multiply-adds per second of a search by matrix products, and seconds per candidate that is compared by itself."""
     pieces = np.array_split(np.arange(len(sample)), cores())
     found = []
     clock = time.perf_counter()

@@ -1,9 +1,11 @@
-"""`mmdiff build-graph`: from descriptors to the symmetrised graph, stage by stage, each of which is done once.
+"""`mmdiff build-graph`: from descriptors to the symmetrised graph W (paper, sections 3.2 and 3.5).
 
-descriptors/background -> models/cells -> knn/BB          off-line: whatever the seeds are
+descriptors/background -> models/cells -> knn/BB          off-line: independent of the seeds
 knn/BB + descriptors/seeds -> knn/W0                      on-line
 all nodes + descriptors/test -> knn/test
 knn/W0 (knn/BB where there are no seeds) -> graph/W
+
+Each stage is made once and found again as long as its inputs and parameters are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.building.memory_model import Sizes, Stage, for_background, for_cells, for_graph, for_points, refuse_little_memory
-from mmdiff.formats.errors import BadOption, Missing, Stale, WidthMismatch
+from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Stale, WidthMismatch, call, one_of
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -38,13 +40,13 @@ SCHEMA = 1
 W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
 ROLES = ("background", "seeds", "test")
 
-# Below this many multiply-adds it takes some ten seconds to compare everything with everything.
+# Up to this many multiply-adds the search is exhaustive: it takes about ten seconds.
 FLAT = 5 * 10**11
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for."""
+    """Parameters of the graph."""
 
     k: int = 30
     recall: float = 0.95
@@ -61,7 +63,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """The artifacts of the graph, and the seconds that those took which were made now."""
+    """The artifacts of the graph, and the seconds of those that were made now."""
 
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class Outcome:
 
 
 def build_graph(path: Path, request: Request, progress: Progress = silent, executor: Executor | None = None) -> Outcome:
-    """Makes what is missing of the graph over all that was imported, or out of date. `executor` searches the background."""
+    """Builds the missing and stale parts of the graph over all imported rows. `executor` searches the background."""
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     weighting = choose(request.edge_weights, request.sigma, request.lambda_)
@@ -98,19 +100,19 @@ def build_graph(path: Path, request: Request, progress: Progress = silent, execu
 
 
 class _Stages:
-    """The stages of one run; each finds what was made before from the same inputs, or makes it, and gives it its name."""
+    """The stages of one run, in order."""
 
     def __init__(
         self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress, executor: Executor
     ) -> None:
-        self.publication, self.request, self.roles, self.progress = publication, request, roles, progress
-        self.executor = executor
+        self.publication, self.request, self.roles = publication, request, roles
+        self.progress, self.executor = progress, executor
         self.outcome = Outcome()
         self.sizes = _sizes(request, roles)
-        self.needs = _needs(self.sizes, executor.workers)
+        self.memory = _memory(self.sizes, executor.workers)
 
     def background(self) -> Background:
-        """Off-line: cell order and the lists of the background."""
+        """Off-line: the cell order and the lists of the background."""
         request, descriptors = self.request, self.roles["background"]
         vectors = descriptors.array("vectors")
         index = _index(request, descriptors)
@@ -130,10 +132,11 @@ class _Stages:
         return Background(cells, (lists.array("neighbors"), lists.array("similarities")))
 
     def _searchers(self, threads: int) -> bb.Searchers:
-        """Of the background. Where they are several, each has its share of the memory."""
-        return bb.Searchers(threads, self.executor, self.needs[bb.NAME].most_threads(self.request.memory))
+        """The threads or workers that search the background; several workers share the memory."""
+        return bb.Searchers(threads, self.executor, self.memory[bb.NAME].most_threads(self.request.memory))
 
     def nodes(self, background: Background | None) -> Nodes:
+        """All nodes: the background, then the points that join it."""
         joining = [role for role in (("seeds", "test") if self.request.transductive else ("seeds",)) if role in self.roles]
         points = [self.roles[role].array("vectors") for role in joining]
         none: NDArray[Any] = np.empty((0, self.sizes.width), np.float32)
@@ -146,11 +149,13 @@ class _Stages:
         return self._make(W0, recipe, lambda draft, threads: write_W0(draft, nodes, threads, self.progress))
 
     def test(self, nodes: Nodes) -> None:
+        """The lists of the test points."""
         test = self.roles["test"].array("vectors")
         recipe = self._knn_recipe(TEST, "seeds", "test")
         self._make(TEST, recipe, lambda draft, threads: write_test(draft, nodes, test, threads, self.progress))
 
     def graph(self, lists: Artifact, nodes: Nodes, weighting: Weighting | None) -> None:
+        """The symmetrised graph of the lists."""
         recipe = Recipe("graph", SCHEMA, parameters(weighting), self._inputs(lists.name, cell_order.NAME))
 
         def write(draft: Draft, _threads: int) -> Json:
@@ -181,14 +186,14 @@ class _Stages:
 
         def refuse_little() -> None:
             # Before the first stage that has to be made, this one and all later ones are known to fit.
-            refuse_little_memory(memory, list(self.needs.items())[list(self.needs).index(name) :], self.sizes)
+            refuse_little_memory(memory, list(self.memory.items())[list(self.memory).index(name) :], self.sizes)
 
         made = make(
             self.publication,
             name,
             recipe,
             self.request.command,
-            lambda draft: fill(draft, self.needs[name].threads(memory)),
+            lambda draft: fill(draft, self.memory[name].threads(memory)),
             before=refuse_little,
         )
         if made.seconds is not None:
@@ -198,7 +203,7 @@ class _Stages:
 
 
 def _index(request: Request, background: Artifact) -> str:
-    """What the background is searched with."""
+    """The method that searches the background: flat, cells, or a Faiss factory string."""
     rows, width = background.spec("vectors").shape
     if request.index == "auto":
         return "flat" if rows * rows * width <= FLAT else "cells"
@@ -212,26 +217,35 @@ def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:
     index = _index(request, roles["background"]) if nodes else "flat"
     chosen = 0 if index in ("flat", "cells") else index_bytes(nodes, spec.shape[1], index)
     points = seeds + (tests if request.transductive else 0)
-    return Sizes(nodes, spec.shape[1], spec.dtype, request.k, points, request.transductive, chosen)
+    return Sizes(
+        nodes=nodes,
+        width=spec.shape[1],
+        dtype=spec.dtype,
+        k=request.k,
+        points=points,
+        transductive=request.transductive,
+        index_bytes=chosen,
+    )
 
 
-def _needs(sizes: Sizes, workers: int) -> dict[str, Stage]:
-    """What each stage holds, in their order; the background is searched by several workers."""
+def _memory(sizes: Sizes, workers: int) -> dict[str, Stage]:
+    """The memory of each stage, in order; `workers` search the background."""
     stages = {cell_order.NAME: for_cells, bb.NAME: for_background, W0: for_points, TEST: for_points, GRAPH: for_graph}
     made = {name: stage for name, stage in stages.items() if sizes.nodes or name not in (cell_order.NAME, bb.NAME)}
-    needs = {name: stage(sizes) for name, stage in made.items() if sizes.points or name != W0}
-    return {name: stage.times(workers) if name == bb.NAME else stage for name, stage in needs.items()}
+    memory = {name: stage(sizes) for name, stage in made.items() if sizes.points or name != W0}
+    return {name: stage.times(workers) if name == bb.NAME else stage for name, stage in memory.items()}
 
 
 def _refuse_bad_options(request: Request) -> None:
+    one_of("device", request.device, ("auto", "cpu", "gpu"))
     if request.k < 1:
-        raise BadOption(f"--k {request.k}: at least one neighbour is needed. The paper uses 30.")
+        raise BadOption(Parameter("k", request.k), ": at least one neighbour is needed. The paper uses 30.")
     if not 0 < request.recall <= 1:
-        raise BadOption(f"--recall {request.recall}: a share above 0 and up to 1 is needed, for example 0.95.")
+        raise BadOption(Parameter("recall", request.recall), ": a share above 0 and up to 1 is needed, for example 0.95.")
     if Path(request.index).exists():
         raise BadOption(
-            f"--index {request.index}: a file. mmdiff builds its own index; give auto, flat, or a factory string such as "
-            "IVF4096,Flat."
+            Parameter("index", request.index),
+            ": a file. mmdiff builds its own index; give auto, flat, or a factory string such as IVF4096,Flat.",
         )
     if request.device == "gpu":
         require_gpu()
@@ -239,15 +253,18 @@ def _refuse_bad_options(request: Request) -> None:
 
 def _refuse_bad_roles(store: Store, request: Request, roles: dict[str, Artifact]) -> None:
     if not roles.keys() & {"background", "seeds"}:
-        raise Missing(f"{store.path}: nothing to build a graph of. Run first: mmdiff import FILE --role background")
+        raise Missing(f"{store.path}: nothing to build a graph of. Run first: ", call("add", FILE, role="background"))
     if request.transductive and "test" not in roles:
-        raise BadOption("--transductive: there are no test points. Import them with --role test, or leave the option out.")
+        transductive, test = Parameter("transductive", True), Parameter("role", "test")
+        raise BadOption(transductive, ": there are no test points. Import them with ", test, ", or leave it out.")
     widths = {role: artifact.spec("vectors").shape[1] for role, artifact in roles.items()}
     for role, artifact in roles.items():
         if artifact.manifest.inputs["pca"]["object"] != store.id("models/pca"):
             raise Stale(f"descriptors/{role} was made with another models/pca. Run again: {artifact.run['command']}")
         if widths[role] != next(iter(widths.values())):
-            raise WidthMismatch(f"descriptors/{role}: rows of {widths[role]} values, other roles differ. Import it again.")
+            raise WidthMismatch(f"descriptors/{role}: rows of {widths[role]} values, unlike other roles. Import it again.")
     nodes = sum(roles[role].spec("vectors").shape[0] for role in roles if role != "test" or request.transductive)
     if request.k > nodes:
-        raise BadOption(f"--k {request.k}: there are only {nodes} nodes. Use --k {nodes} or less.")
+        most = Parameter("k", nodes)
+        count = "is only 1 node" if nodes == 1 else f"are only {nodes} nodes"
+        raise BadOption(Parameter("k", request.k), f": there {count}. Use ", most, " or less.")

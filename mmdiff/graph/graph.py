@@ -1,7 +1,7 @@
-"""The graph W = D^-1 (W0 + W0^T) as the diffusion reads it: CSR without values where weights are constant (paper, section 3.2).
+"""The graph W = D^-1 (W0 + W0^T) in CSR, without values where weights are constant (paper, section 3.2).
 
-Nodes are in cell order, which is internal. Users count rows: the background as they imported it, then seeds, then test points
-where these are nodes. `node_of_row`, `rows_of` and `user_rows` lead from one to the other; `mmdiff.Graph` applies them.
+Nodes are in cell order, which is internal. The user's rows are the background in its imported order, then the seeds, then the
+test points where these are nodes. `node_of_row`, `rows_of` and `user_rows` convert between them; `mmdiff.Graph` does so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 class UserRows(NamedTuple):
-    """Consecutive rows of W in the user's order: the degree of each, and their sorted columns and entries, row after row."""
+    """Consecutive rows of W in the user's order: their degrees, and their sorted columns and entries, row after row."""
 
     degrees: NDArray[np.int64]
     columns: NDArray[np.int64]
@@ -36,9 +36,9 @@ class UserRows(NamedTuple):
 class CsrGraph:
     """W in rows of sorted columns, in the internal order of nodes.
 
-    The entry of W0 + W0^T is `weights[e]`, or without weights 2 where the top bit of `indices[e]` is set (the edge is
-    reciprocal) and 1 where it is not; that of W is the same times `scale[row]`. Nodes are in cell order where the graph comes
-    from `mmdiff build-graph`: the background in the order of `order`, then seeds, then test points if they are nodes.
+    An entry of W0 + W0^T is `weights[e]`; without weights it is 2 where the top bit of `indices[e]` marks a reciprocal edge,
+    else 1. The entry of W is the same times `scale[row]`. With an `order` (cell order), node i of the background is the user's
+    row `order[i]`; seeds and test points follow the background in either case.
     """
 
     indptr: NDArray[np.int64]
@@ -54,7 +54,7 @@ class CsrGraph:
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> CsrGraph:
-        """The graph of an artifact, mapped. What lies between the first offset and the last is for `mmdiff verify` to check."""
+        """The graph of an artifact, mapped. Lengths and outer offsets are checked; verifying the store checks the rest."""
         indptr, indices, scale = (artifact.array(name) for name in ("indptr", "indices", "scale"))
         weights = artifact.array("weights") if "weights" in artifact else None
         order = artifact.array("order") if "order" in artifact else None
@@ -65,10 +65,10 @@ class CsrGraph:
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> CsrGraph:
-        """A graph of your own: a square scipy.sparse matrix without negative entries, whose explicit zeros are no edges.
+        """The graph of a square scipy.sparse matrix without negative entries; explicit zeros are no edges.
 
-        A symmetric matrix is taken for W0 + W0^T, as it is; of any other A it is A + A^T (paper, section 3.2). Without values
-        other than 1 (and, if symmetric, 2), the graph needs no weights.
+        A symmetric matrix is taken as W0 + W0^T; any other matrix A is symmetrised as A + A^T (paper, section 3.2). A matrix
+        whose values are all 1 (or, if symmetric, 1 and 2) gives a graph without weights.
         """
         from mmdiff.graph.in_memory import symmetric_graph
 
@@ -80,7 +80,7 @@ class CsrGraph:
         return CsrGraph(np.array(self.indptr), np.array(self.indices), np.array(self.scale), weights, order)
 
     def to_scipy(self, normalized: bool = True) -> Any:
-        """W as a scipy.sparse.csr_array of float32, or with `normalized=False` W0 + W0^T."""
+        """W as a scipy.sparse.csr_array of float32; with `normalized=False`, W0 + W0^T."""
         from scipy.sparse import csr_array
 
         index = np.int32 if self.edges <= np.iinfo(np.int32).max else np.int64
@@ -114,7 +114,7 @@ class CsrGraph:
         return np.where(nodes < len(self.order), self.order[np.minimum(nodes, len(self.order) - 1)], nodes).astype(np.int64)
 
     def user_rows(self, normalized: bool = True, most_edges: int = 1 << 22) -> Iterator[UserRows]:
-        """All rows of W (or of W0 + W0^T) in the user's order, in blocks of about so many edges; the graph is not copied."""
+        """All rows of W (or of W0 + W0^T) in the user's order, in blocks of about `most_edges` edges, so memory is bounded."""
         degrees = self.degrees(self.node_of_row)
         ends = np.cumsum(degrees)
         start = 0
@@ -144,16 +144,16 @@ class CsrGraph:
 
     @property
     def edges(self) -> int:
-        """Entries of W; an edge between two nodes counts in either row."""
+        """The number of entries of W; an edge between two nodes counts twice."""
         return len(self.indices)
 
     def degrees(self, rows: NDArray[Any]) -> NDArray[np.int64]:
-        """How many edges each of these rows has."""
+        """The number of edges of each of these rows."""
         first = rows.astype(np.int64)
         return self.indptr[first + 1] - self.indptr[first]
 
     def edges_of(self, rows: NDArray[Any] | None) -> int:
-        """How many edges these rows have, or all."""
+        """The number of edges of these rows together; None stands for all rows."""
         return self.edges if rows is None else int(self.degrees(rows).sum())
 
     def __len__(self) -> int:

@@ -1,6 +1,7 @@
-"""Graphs from somebody's sparse matrix: it is checked, made symmetric, and stripped of values that it can do without.
+"""Graphs in memory, from a sparse matrix of the user or from lists of neighbours (paper, section 3.2).
 
-W = D^-1 (W0 + W0^T) of lists that are in memory, by the kernels of the external transpose: for graphs made by the dozen.
+A matrix is checked, symmetrised, and stored without values where they are all 1 or 2. Lists are symmetrised by the kernels of
+the external transpose, for experiments that make many small graphs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST_WEIGHT = float(np.finfo(np.float32).max)
 
 
 def symmetric_graph(matrix: Any, name: str) -> tuple[CsrGraph, bool]:
-    """The graph of a sparse matrix, and whether A + A^T had to be taken; `name` is what the user calls the matrix."""
+    """The graph of a sparse matrix, and whether it was symmetrised as A + A^T. `name` is the matrix's name in messages."""
     import scipy.sparse
 
     if not scipy.sparse.issparse(matrix):
@@ -101,7 +102,7 @@ def _pattern(matrix: Any) -> Any:
 
 
 def graph_of(neighbors: NDArray[np.uint32], similarities: NDArray[np.float32], weighting: Weighting | None = None) -> CsrGraph:
-    """The graph of lists of neighbours, the same as `symmetrise` writes into a store."""
+    """The graph of lists of neighbours, equal to what `symmetrise` writes into a store."""
     nodes = len(neighbors)
     weights = None if weighting is None else weighting.of(neighbors, similarities)
     degrees = np.zeros((1, nodes), np.uint32)

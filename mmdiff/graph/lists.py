@@ -1,4 +1,4 @@
-"""Lists of neighbours, one for each node: the rows of W0 (paper, section 3.2), wherever they come from."""
+"""Lists of neighbours, one per node: the rows of W0 (paper, section 3.2), in memory, mapped or in a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_NODES = (1 << 31) - 1
-"""The top bit of a column says "reciprocal"."""
+"""The largest number of nodes: the top bit of an index marks a reciprocal edge."""
 
 Block = tuple[NDArray[np.uint32], NDArray[np.float32]]
 
@@ -23,14 +23,14 @@ class Lists(Protocol):
     def k(self) -> int: ...
 
     def block(self, start: int, stop: int) -> Block:
-        """Neighbours and similarities of rows start..stop-1, NONE (and any similarity) where there are fewer than k.
+        """Neighbours and similarities of rows start..stop-1; NONE, with any similarity, where there are fewer than k.
 
-        May be called from several threads at once, and more than once for the same rows.
+        May be called from several threads at once, and repeatedly for the same rows.
         """
 
 
 class ArrayLists:
-    """Lists in arrays, mapped or in memory. Without similarities they all count as 0."""
+    """Lists in arrays, mapped or in memory. Missing similarities are all 0."""
 
     def __init__(self, neighbors: NDArray[np.uint32], similarities: NDArray[np.float32] | None = None) -> None:
         self.nodes: int = neighbors.shape[0]

@@ -1,6 +1,6 @@
-"""Connected components: labels cannot spread from one to another (paper, section 3.3: diffusion follows edges).
+"""Statistics of graphs and lists for `mmdiff inspect`: degrees, connected components, locality, similarities.
 
-What `mmdiff inspect` tells of lists and graphs: degrees, components, and how near neighbours are to each other on disk.
+Labels do not spread from one connected component to another (paper, section 3.3).
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from mmdiff.inspection.distribution import distribution, distribution_of_counts
 from mmdiff.kernels.constants import COLUMN
 from mmdiff.kernels.jit import kernel
 
-# scipy takes a copy of the columns, and values beside them: up to here that is half a gigabyte.
+# scipy copies the columns and needs values: half a gigabyte for this many edges.
 MOST_EDGES_FOR_SCIPY = 1 << 25
+
+# Rows, spread evenly, that statistics of values are taken from: enough for every digit that is shown.
+_SAMPLE_ROWS = 1 << 16
+_NEAR_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class Components:
-    """How many components there are, and how many nodes the largest has."""
+    """The number of components, and the number of nodes of the largest."""
 
     count: int
     largest: int
 
 
 def components(graph: CsrGraph) -> Components:
-    """By scipy where the graph fits in memory, else in one pass over the map."""
+    """The components of a graph, by scipy where the graph fits in memory, else in one pass over the map."""
     return by_scipy(graph) if graph.edges <= MOST_EDGES_FOR_SCIPY else by_union(graph)
 
 
@@ -38,7 +42,7 @@ def by_scipy(graph: CsrGraph) -> Components:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    # Of explicit zeros scipy would make no edges, and weights may be zero.
+    # Weights may be zero, and scipy takes explicit zeros for missing edges.
     ones = np.ones(graph.edges, np.float32)
     columns = (graph.indices & COLUMN).astype(np.int32)
     matrix = csr_array((ones, columns, graph.indptr.astype(np.int32)), (graph.nodes, graph.nodes))
@@ -47,7 +51,7 @@ def by_scipy(graph: CsrGraph) -> Components:
 
 
 def by_union(graph: CsrGraph) -> Components:
-    """Union-find with 8 bytes a node, edges read in order."""
+    """The same by union-find: 8 bytes per node, edges read in order."""
     parents = np.arange(graph.nodes, dtype=np.uint32)
     unite(graph.indptr, graph.indices, parents)
     return Components(*sizes(parents))
@@ -55,12 +59,12 @@ def by_union(graph: CsrGraph) -> Components:
 
 @kernel
 def unite(indptr: NDArray[np.int64], indices: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
-    """Makes the smallest node of each component its root: parents are never larger than their children."""
+    """Joins the ends of all edges; the root of a component is its smallest node, so parents come before their children."""
     for row in range(len(indptr) - 1):
         a = np.uint32(row)
         for at in range(indptr[row], indptr[row + 1]):
             b = indices[at] & COLUMN
-            # The matrix is symmetric: each edge is seen from its larger node.
+            # The matrix is symmetric: each edge is processed in the row of its larger node.
             if b >= row:
                 break
             while parents[a] != a:
@@ -77,7 +81,7 @@ def unite(indptr: NDArray[np.int64], indices: NDArray[np.uint32], parents: NDArr
 
 @kernel
 def sizes(parents: NDArray[np.uint32]) -> tuple[int, int]:
-    """The number of roots, and the size of the largest component. Roots come before their nodes, so one step is enough."""
+    """The number of roots, and the size of the largest component. Parents come before their children: one step is enough."""
     members = np.zeros(len(parents), np.uint32)
     count, largest = 0, 0
     for node in range(len(parents)):
@@ -89,11 +93,6 @@ def sizes(parents: NDArray[np.uint32]) -> tuple[int, int]:
     return count, largest
 
 
-# Statistics of values are taken on this many rows, spread evenly: enough for every digit that is shown.
-_SAMPLE_ROWS = 1 << 16
-_NEAR_ROWS = 1000
-
-
 def what_graph(artifact: Artifact) -> str:
     facts = artifact.manifest.facts
     weights = f", {artifact.spec('weights').dtype} weights" if "weights" in artifact else ""
@@ -101,7 +100,7 @@ def what_graph(artifact: Artifact) -> str:
 
 
 def graph_statistics(artifact: Artifact) -> Json:
-    """All there is to say of a graph without printing its edges."""
+    """Degrees, components and locality of a graph."""
     graph = CsrGraph.from_artifact(artifact)
     if graph.nodes == 0:
         return {}
@@ -128,7 +127,7 @@ def what_knn(artifact: Artifact) -> str:
 
 
 def knn_statistics(artifact: Artifact) -> Json:
-    """How similar the nearest neighbour is, the next, the middle one and the last."""
+    """Distributions of the similarity of the first, second, middle and last neighbour."""
     similarities = artifact.array("similarities")
     rows, k = similarities.shape
     sample = similarities[:: max(1, -(-rows // _SAMPLE_ROWS))]
@@ -142,7 +141,7 @@ def knn_statistics(artifact: Artifact) -> Json:
 
 
 def _sampled_edges(graph: CsrGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows and columns of edges of rows that are spread evenly, without the diagonal."""
+    """The rows and columns of the edges of evenly spread rows, without the diagonal."""
     sample = np.arange(0, graph.nodes, max(1, -(-graph.nodes // _SAMPLE_ROWS)))
     degrees = graph.degrees(sample)
     rows = np.repeat(sample, degrees)
@@ -152,17 +151,17 @@ def _sampled_edges(graph: CsrGraph) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _locality(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Json:
-    """How far apart the ends of edges are."""
-    apart = np.abs(rows - columns)
+    """The distance between the two ends of edges, in rows."""
+    distances = np.abs(rows - columns)
     return {
-        "median_rows_apart": int(np.median(apart)),
-        "edges_within_1000_rows": round(float((apart <= _NEAR_ROWS).mean()), 6),
+        "median_rows_apart": int(np.median(distances)),
+        "edges_within_1000_rows": round(float((distances <= _NEAR_ROWS).mean()), 6),
     }
 
 
 @kernel
 def degree_counts(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many nodes have each degree."""
+    """The number of nodes of each degree."""
     most = 0
     for row in range(len(indptr) - 1):
         most = max(most, indptr[row + 1] - indptr[row])
@@ -174,7 +173,7 @@ def degree_counts(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @kernel
 def isolated(indptr: NDArray[np.int64], indices: NDArray[np.uint32]) -> int:
-    """Nodes with no edge but that to themselves."""
+    """The number of nodes without an edge to another node."""
     count = 0
     for row in range(len(indptr) - 1):
         degree = indptr[row + 1] - indptr[row]

@@ -1,10 +1,10 @@
 """W = D^-1 (W0 + W0^T) from lists of neighbours (paper, section 3.2): an external transpose in bounded memory.
 
-One sequential pass over the lists counts the edges that lead to each row. Rows are cut into ranges whose incoming edges fit the
-memory. For each range one more pass gathers these edges, then each row merges its own list with what leads to it and is
-appended to the graph. The diagonal stays: a node that is its own neighbour has the entry 2 there. A checkpoint
-follows every range, and some edges within: a run that is killed repeats the counting and at most one range, and its bytes are
-the same, whatever the ranges.
+One sequential pass over the lists counts the incoming edges of each row. Rows are cut into ranges whose incoming edges fit the
+memory. For each range one more pass gathers these edges; then each row is merged from its list and its incoming edges and
+appended to the graph. The diagonal stays: a node that is its own neighbour has the entry 2 there. Checkpoints follow every
+range, and blocks of edges within one: a killed run repeats the counting and at most one range. The bytes do not depend on
+the ranges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, Corrupt, Stale
+from mmdiff.formats.errors import BadOption, Corrupt, Parameter, Stale, call
 from mmdiff.formats.store.growing import WAITING, Growth
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import Draft
@@ -33,23 +33,23 @@ from mmdiff.runtime.memory import anonymous_bytes
 from mmdiff.runtime.progress import Advance, Progress
 from mmdiff.runtime.threads import cores, in_order
 
-# Edges that a thread takes at a time: their lists stay in the cache, and the overhead of Python is lost among them.
+# Edges that a thread takes at a time: few enough for the cache, enough to make Python's overhead negligible.
 BLOCK_EDGES = 1 << 18
 
-# Incoming edges of a range are found by 32-bit cursors.
+# Cursors into the incoming edges of a range have 32 bits.
 MOST_EDGES = (1 << 32) - 1
 
-# Ranges that a graph is cut into even if memory would allow for fewer, unless they would be smaller than this.
+# A graph is cut into this many ranges even if fewer would fit the memory, unless ranges would be smaller than this.
 _PASSES = 4
 _LITTLE_BYTES = 128 << 20
 
-# Of the memory that is allowed, what may go into counting the edges of each slice of the lists for itself.
+# Share of the memory for counting the edges of each slice of the lists separately.
 _COUNTING_SHARE = 1 / 8
 
-# Edges after which a run that is killed may continue.
+# Edges between checkpoints.
 _CHECKPOINT_EDGES = 1 << 23
 
-# What kernels need to be loaded or compiled.
+# Memory for loading and compiling kernels.
 _KERNEL_BYTES = 64 << 20
 
 _NODE_BYTES, _CURSOR_BYTES, _COLUMN_BYTES, _WEIGHT_BYTES = 4, 4, 4, 4
@@ -57,7 +57,7 @@ _NODE_BYTES, _CURSOR_BYTES, _COLUMN_BYTES, _WEIGHT_BYTES = 4, 4, 4, 4
 
 @dataclass(frozen=True)
 class Done:
-    """How far the graph has come."""
+    """Progress of the graph: rows, edges and reciprocal edges that are written."""
 
     rows: int = 0
     edges: int = 0
@@ -74,7 +74,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Task:
-    """What one thread takes care of in a pass over the lists: edges from a slice of the lists to a lane of rows."""
+    """The share of one thread in a pass over the lists: edges from a slice of the lists to a lane of rows."""
 
     part: int
     lists: tuple[int, int]
@@ -83,14 +83,14 @@ class Task:
 
 Weights = NDArray[np.float32] | None
 Visit = Callable[[Task, int, NDArray[np.uint32], Weights], None]
-"""Called with a task, the number of the first row of a block, and the neighbours and weights of the block."""
+"""Called with a task, the first row of a block, and the neighbours and weights of the block."""
 
 
 def symmetrise(lists: Lists, draft: Draft, memory: int, progress: Progress, weighting: Weighting | None = None) -> Json:
     """Writes `indptr`, `indices`, `scale` (and `weights`) of W; returns the facts `nodes`, `edges` and `reciprocal`.
 
-    The process holds at most `memory` bytes of its own; what it held before this call counts. The least that is needed are 4
-    bytes a node, the incoming edges of the row that has the most, and some blocks of edges in work.
+    The process holds at most `memory` bytes of anonymous memory, including what it held before this call. It needs at least 4
+    bytes per node, the incoming edges of the row that has the most, and some blocks of edges in work.
     """
     if weighting is not None:
         weighting.check(lists.k)
@@ -104,7 +104,7 @@ def symmetrise(lists: Lists, draft: Draft, memory: int, progress: Progress, weig
 
 
 class Symmetriser:
-    """The work on one graph, with its threads and the arrays it appends to."""
+    """The external transpose of one graph: its threads, its memory, and the arrays it appends to."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Symmetriser:
         dtypes = {"indptr": "int64", "indices": "uint32", "scale": "float32"}
         if weighting is not None:
             dtypes["weights"] = weighting.dtype
-        # A block in work is a list, its similarities and weights, and twice as many columns (and weights) that come of it.
+        # A block in work holds lists, similarities and weights, and twice as many columns (and weights) of the result.
         block = BLOCK_EDGES * (3 + 2 * (2 if weighting else 1)) * _COLUMN_BYTES
         counting = _NODE_BYTES * lists.nodes * slices_of(lists.nodes, cores(), memory)
         fixed = anonymous_bytes() + _KERNEL_BYTES + counting + block * (_ahead(cores()) + _waiting(dtypes))
@@ -137,7 +137,7 @@ class Symmetriser:
             yield cls(lists, growth, pool, memory, fixed, weighting)
 
     def run(self, progress: Progress) -> Done:
-        """All rows that are not there yet."""
+        """Writes all rows that are missing."""
         done = Done(**self.growth.note)
         if not self.growth.note:
             self.growth.append("indptr", np.zeros(1, np.int64))
@@ -147,7 +147,7 @@ class Symmetriser:
             passes = len(ranges) * self.lists.nodes + self.lists.nodes - done.rows
             with progress("symmetrising", passes, "rows") as advance:
                 for first, stop in ranges:
-                    # Not kept under a name: the next range needs its room.
+                    # No variable keeps the gathered edges: the next range needs their memory.
                     done = self._merge(self._gather(degrees, first, stop, advance), done, advance)
                     if stop < self.lists.nodes:
                         self.growth.checkpoint(asdict(done))
@@ -155,7 +155,7 @@ class Symmetriser:
         return done
 
     def _count(self, progress: Progress) -> NDArray[np.uint32]:
-        """The number of edges that lead from each slice of the lists to each row."""
+        """The number of edges from each slice of the lists to each row."""
         nodes = self.lists.nodes
         degrees = np.zeros((self.slices, nodes), np.uint32)
 
@@ -171,23 +171,23 @@ class Symmetriser:
         return degrees
 
     def _ranges(self, degrees: NDArray[np.uint32], first: int) -> list[tuple[int, int]]:
-        """Rows from `first` on, cut so that the incoming edges of each range fit the room."""
+        """Rows from `first` on, cut into ranges whose incoming edges fit the memory."""
         nodes, cursor_bytes = self.lists.nodes, _CURSOR_BYTES * self.slices
         blocks = (degrees[:, start : start + BLOCK_EDGES] for start in range(0, nodes, BLOCK_EDGES))
         longest = max(int(block.sum(axis=0, dtype=np.int64).max()) for block in blocks)
-        # Of rows with more edges than a block has, several may be in work at once.
+        # Several rows with more edges than a block may be in work at once.
         at_once = _ahead(self.threads) + _waiting(self.growth.arrays)
         fixed = self.fixed + max(0, longest - BLOCK_EDGES) * self.edge_bytes * at_once
         refuse_little_memory(self.memory, fixed + longest * self.edge_bytes + cursor_bytes, nodes)
-        # Another pass over the lists costs no more than memory that was not in use before.
+        # Another pass over the lists is no slower than touching memory for the first time.
         edges = int(degrees.sum(dtype=np.int64))
         enough = cursor_bytes * nodes + self.edge_bytes * edges
-        room = min(self.memory - fixed, max(enough // _PASSES, longest * self.edge_bytes + cursor_bytes, _LITTLE_BYTES))
-        if enough <= room and edges <= MOST_EDGES:
+        budget = min(self.memory - fixed, max(enough // _PASSES, longest * self.edge_bytes + cursor_bytes, _LITTLE_BYTES))
+        if enough <= budget and edges <= MOST_EDGES:
             return [(first, nodes)]
         ranges = []
         while first < nodes:
-            stop = transpose.end_of_range(degrees, first, room, self.edge_bytes, cursor_bytes, MOST_EDGES)
+            stop = transpose.end_of_range(degrees, first, budget, self.edge_bytes, cursor_bytes, MOST_EDGES)
             ranges.append((first, stop))
             first = stop
         return ranges
@@ -202,12 +202,12 @@ class Symmetriser:
             own = cursors[task.part, slice(*task.lane)]
             transpose.gather(neighbors, of_block, start, first + task.lane[0], own, sources, weights)
 
-        # Lanes of as many edges each.
+        # Lanes have equal numbers of edges.
         lanes = self.threads // self.slices
         shares = np.arange(1, lanes) * edges // lanes
         self._pass([0, *np.searchsorted(cursors[0], shares.astype(np.uint32)).tolist(), len(cursors[0])], gather, advance)
         if not transpose.is_filled(degrees, first, cursors):
-            raise Stale("the lists of neighbours changed while the graph was made from them. Run the same command again.")
+            raise Stale("the lists of neighbours changed while the graph was made from them. Try again.")
         return Range(first, Incoming(cursors[-1], sources, weights))
 
     def _merge(self, rows: Range, done: Done, advance: Advance) -> Done:
@@ -255,7 +255,7 @@ class Symmetriser:
         return merged._replace(columns=merged.columns[:edges], weights=stored), reciprocal
 
     def _pass(self, lanes: list[int], visit: Visit, advance: Advance, weighted: bool = True) -> None:
-        """Goes through all lists once for each lane (from one number to the next), all slices and lanes at the same time."""
+        """Visits all lists once per lane; `lanes` are the bounds of lanes. All slices and lanes run at the same time."""
         stopped = threading.Event()
 
         def go(task: Task) -> None:
@@ -281,12 +281,12 @@ class Symmetriser:
     def _refuse(self, row: int, neighbors: NDArray[np.uint32]) -> None:
         node = next(int(node) for node in neighbors if self.lists.nodes <= node < NONE)
         raise Corrupt(
-            f"lists of neighbours, row {row}: node {node} of {self.lists.nodes}. Find the damage with `mmdiff verify`."
+            f"lists of neighbours, row {row}: node {node} of {self.lists.nodes}. Find the damage with ", call("verify"), "."
         )
 
 
 def slices_of(nodes: int, threads: int, memory: int) -> int:
-    """Slices that the lists are cut into: as many as threads share evenly, and a part of the memory has room to count."""
+    """The number of slices of the lists: the largest divisor of `threads` whose counts fit a share of the memory."""
     allowed = memory * _COUNTING_SHARE // max(1, _NODE_BYTES * nodes)
     return max(slices for slices in range(1, threads + 1) if threads % slices == 0 and (slices <= allowed or slices == 1))
 
@@ -294,14 +294,16 @@ def slices_of(nodes: int, threads: int, memory: int) -> int:
 def refuse_little_memory(memory: int, needed: int, nodes: int) -> None:
     if memory < needed:
         allowed, least = memory / 2**20, math.ceil(needed / 2**20)
-        raise BadOption(f"--memory: a graph of {nodes:,} nodes needs at least {least:,}M, not {allowed:,.0f}M. Allow for more.")
+        raise BadOption(
+            Parameter("memory", f"{allowed:,.0f}M"), f": a graph of {nodes:,} nodes needs at least {least:,}M. Allow more."
+        )
 
 
 def _ahead(threads: int) -> int:
-    """Blocks in work, and in line to be appended."""
+    """Blocks in work or waiting to be appended."""
     return 2 * threads
 
 
 def _waiting(arrays: Collection[str]) -> int:
-    """Blocks that were appended and wait for the disk."""
+    """Blocks that are appended and wait for the disk."""
     return WAITING // len(arrays) + 1

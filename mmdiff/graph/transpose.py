@@ -1,8 +1,8 @@
-"""Kernels of the external transpose: counting edges and gathering them by their targets (paper, section 3.2: W0^T).
+"""Kernels of the external transpose W0^T (paper, section 3.2): counting edges, and gathering them by their targets.
 
-Threads share a pass over the lists by source and by target: each goes through a slice of the lists and takes the edges that
-lead to a lane of rows. Edges are counted for each slice, so that its sources have a place of their own in every row: no two
-threads write to the same place, and whatever leads to a row is found in the order of its sources.
+Threads divide a pass over the lists by source and by target: each reads a slice of the lists and takes the edges that lead to
+a lane of rows. Edges are counted for each slice, so every slice has places of its own in every row: no two threads write to the
+same place, and the edges that lead to a row end up in the order of their sources.
 
 In numba, int(x) of a uint32 is a uint64, and that with an int64 a float64; `0 + x` is an int64, as offsets have to be.
 """
@@ -21,13 +21,13 @@ from mmdiff.kernels.llvm import prefetch
 _ONE = np.uint32(1)
 _TARGET = np.uint64(32)
 
-# Edges that are picked before they are put in place: as many as the cache has room for what they ask for.
+# Edges that are picked before they are stored: their prefetched cache lines fit the cache.
 _PICKED = 512
 
 
 @kernel
 def count(neighbors: NDArray[np.uint32], first: int, stop: int, degrees: NDArray[np.uint32]) -> int:
-    """Adds edges that lead to rows first..stop-1 to their numbers; returns the first row that names no node, or -1."""
+    """Counts the edges that lead to rows first..stop-1; returns the first list with a neighbour that is no node, or -1."""
     nodes, base, rows = np.uint32(len(degrees)), np.uint32(first), np.uint32(stop - first)
     bad = -1
     for i in range(len(neighbors)):
@@ -41,8 +41,8 @@ def count(neighbors: NDArray[np.uint32], first: int, stop: int, degrees: NDArray
 
 
 @kernel
-def end_of_range(degrees: NDArray[np.uint32], first: int, room: int, edge_bytes: int, row_bytes: int, most: int) -> int:
-    """How far a range of rows may go whose incoming edges, of all slices, fit the room; at least one row."""
+def end_of_range(degrees: NDArray[np.uint32], first: int, budget: int, edge_bytes: int, row_bytes: int, most: int) -> int:
+    """The end of the longest range of rows whose incoming edges, of all slices, fit the budget; at least one row."""
     used, edges = 0, 0
     row = first
     while row < degrees.shape[1]:
@@ -50,7 +50,7 @@ def end_of_range(degrees: NDArray[np.uint32], first: int, room: int, edge_bytes:
             edges += 0 + degrees[part, row]
             used += edge_bytes * (0 + degrees[part, row])
         used += row_bytes
-        if row > first and (used > room or edges > most):
+        if row > first and (used > budget or edges > most):
             break
         row += 1
     return row
@@ -58,7 +58,7 @@ def end_of_range(degrees: NDArray[np.uint32], first: int, room: int, edge_bytes:
 
 @kernel
 def starts_of(degrees: NDArray[np.uint32], first: int, stop: int) -> NDArray[np.uint32]:
-    """Where the incoming edges of rows first..stop-1 begin, slice by slice, when all are laid side by side."""
+    """The offsets of the incoming edges of rows first..stop-1, in one array: row by row, and slice by slice within a row."""
     starts = np.empty((len(degrees), stop - first), np.uint32)
     total = np.uint32(0)
     for row in range(stop - first):
@@ -78,14 +78,14 @@ def gather(
     incoming: NDArray[np.uint32],
     incoming_weights: NDArray[np.float32] | None,
 ) -> None:
-    """Puts the sources of edges that lead to a lane, from row `first` on, where its cursors are, and moves those on.
+    """Stores the sources of edges that lead to a lane, from row `first` on, at the lane's cursors, and advances these.
 
-    Edges of the lane are picked without branches first, some rows at a time; then each gets its place, and only then do they go
-    there. So cursors and places are asked for before they are needed: edges that lead far away are what takes time.
+    Edges of the lane are picked without branches, some rows at a time; then each gets its place; then they are stored. Cursors
+    and places are prefetched one step ahead, because cache misses of distant targets dominate the time.
     """
     k = neighbors.shape[1]
-    base, rows, room = np.uint32(first), np.uint32(len(cursors)), np.uint32(len(incoming))
-    # A target and its source are one number, so that they are one store.
+    base, rows, size = np.uint32(first), np.uint32(len(cursors)), np.uint32(len(incoming))
+    # Target and source are packed into one number, so that a pick is one store.
     picks, places = np.empty(_PICKED + k, np.uint64), np.empty(_PICKED + k, np.uint32)
     values = None if weights is None else np.empty(_PICKED + k, np.float32)
     i = 0
@@ -108,8 +108,8 @@ def gather(
             places[e] = at
             cursors[target] = at + _ONE
         for e in range(picked):
-            # Only lists that changed since they were counted lead further; `is_filled` finds out.
-            if places[e] < room:
+            # Only lists that changed since they were counted exceed the array; `is_filled` finds that.
+            if places[e] < size:
                 incoming[places[e]] = np.uint32(picks[e])
                 if values is not None and incoming_weights is not None:
                     incoming_weights[places[e]] = values[e]
@@ -117,7 +117,7 @@ def gather(
 
 @kernel
 def is_filled(degrees: NDArray[np.uint32], first: int, cursors: NDArray[np.uint32]) -> bool:
-    """Whether every cursor stands where the edges of its row and slice end, and so those of the next begin."""
+    """Whether every cursor has reached the end of the edges of its row and slice."""
     end = np.uint32(0)
     for row in range(cursors.shape[1]):
         for part in range(len(degrees)):

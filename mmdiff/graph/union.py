@@ -1,8 +1,8 @@
-"""Rows of W0 + W0^T (paper, section 3.2): the union of a node's own list and of what leads to it, by number.
+"""Rows of W0 + W0^T (paper, section 3.2): the union of a node's list and of its incoming edges, by node number.
 
-Most lists name each neighbour once, and then an entry's place in the union is the number of smaller entries: counted with
-vectors, for the entries of the own list, and what leads to the node takes the places that are left, in its order. There is
-nothing to mispredict and nothing to wait for. Lists with repeated or missing neighbours are sorted and merged.
+Most lists hold each neighbour once. An entry's place in the union is then the number of smaller entries, which is counted with
+vector instructions for the entries of the list; incoming edges fill the remaining places in order. This has no branches to
+mispredict. Lists with repeated or missing neighbours are sorted and merged instead.
 
 In numba, int(x) of a uint32 is a uint64, and that with an int64 a float64; `0 + x` is an int64, as offsets have to be.
 """
@@ -22,10 +22,10 @@ from mmdiff.kernels.llvm import LANES, count_smaller
 
 _NEXT = np.uint64(1)
 
-# The inverse of a smaller sum would not be a float32.
+# The inverse of a smaller sum overflows float32.
 LEAST_SUM = 1e-37
 
-# Longer lists are sorted in the usual way: comparing all pairs is quick, but their number grows with the square.
+# Longer lists are sorted by comparison sort: counting smaller entries takes time quadratic in k.
 _MOST_PAIRED = 256
 
 
@@ -54,7 +54,7 @@ class MergedRows(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, most_edges: int, weighted: bool) -> MergedRows:
-        """Arrays to write so many rows of at most so many edges into."""
+        """Uninitialised arrays for a number of rows with at most `most_edges` edges together."""
         weights = np.empty(most_edges, np.float32) if weighted else None
         return cls(np.empty(most_edges, np.uint32), weights, np.empty(rows, np.int64), np.empty(rows, np.float32))
 
@@ -101,7 +101,7 @@ def _set_weight(weights: Any, at: Any, weight: Any) -> Any:  # noqa: ARG001
 
 @kernel
 def weights_for(weights: NDArray[np.float32] | None, size: int) -> NDArray[np.float32] | None:
-    """An array for so many weights, or None where edges have none."""
+    """An uninitialised array of weights, or None where edges have none."""
     return None if weights is None else np.empty(size, np.float32)
 
 

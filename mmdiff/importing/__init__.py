@@ -1,1 +1,1 @@
-"""`mmdiff import`: from files to descriptors, examined, reduced by PCA and normalised (paper, section 4.1)."""
+"""`mmdiff import`: embeddings become descriptors: checked, reduced by PCA, normalised (paper, section 4.1)."""

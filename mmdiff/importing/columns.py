@@ -191,7 +191,7 @@ def imported_before(store: Store, name: str) -> Artifact | None:
 def notes_on_replacing(store: Store, before: Artifact | None, now: Artifact) -> list[str]:
     """A note on the rows that an import replaces, and on the artifacts that are stale now.
 
-    The same rows in a new space, after another background, are what the user was asked for and need no note.
+    The same rows in a new space, after another background, need no note: the user was told to import them again.
     """
     if before is None or _given(before) == _given(now):
         return []

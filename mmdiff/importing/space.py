@@ -159,9 +159,9 @@ class Space:
         return values
 
 
-def recipe(source: Json, dims: int, normalize: bool, on_bad: str, witness: Json) -> Recipe:
+def recipe(source: Json, dims: int, normalize: bool, on_bad: str, state: Json) -> Recipe:
     parameters = {"dims": dims, "normalize": normalize, "on_bad": on_bad}
-    return Recipe("pca", SCHEMA, parameters, {"source": source}, witness)
+    return Recipe("pca", SCHEMA, parameters, {"source": source}, state)
 
 
 def open_for(store: Store, source: Source, dims: int | None, normalize: bool, role: str) -> Artifact:

@@ -149,7 +149,7 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
         before = imported_before(publication.store, request.name)
         rows = drop_bad_rows(source, progress) if request.on_bad == "drop" else Kept(source)
         if request.makes_space:
-            space = _find_or_make_space(publication, request, rows, inputs, run, progress)
+            space = _space_from_rows(publication, request, rows, inputs, run, progress)
         else:
             space = spaces.open_for(publication.store, source, request.dims, request.normalize, request.role)
 
@@ -218,7 +218,7 @@ def _without_folder(spec: str) -> str:
     return Path(path).name + separator + inner
 
 
-def _find_or_make_space(
+def _space_from_rows(
     publication: Publication, request: Request, rows: Kept, inputs: Inputs, run: Run, progress: Progress
 ) -> Artifact:
     """The space made from these rows; it gets its name together with the descriptors."""

@@ -1,1 +1,1 @@
-"""What all numba kernels share: compilation, float formats, and raw LLVM."""
+"""Shared parts of numba kernels: compilation, 16-bit floats, constants, and raw LLVM."""

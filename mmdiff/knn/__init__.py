@@ -1,1 +1,1 @@
-"""The k-nearest-neighbour lists that the graph is made of (paper, section 3.2 and the supplement on the blocks of W0)."""
+"""k-nearest-neighbour lists, the rows of W0 (paper, section 3.2; supplement "Computation of the W0 blocks")."""

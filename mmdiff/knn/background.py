@@ -1,7 +1,6 @@
-"""`knn/BB`: the neighbours of the background in the background, the part of the graph that is computed off-line (paper, 3.5).
+"""`knn/BB`: the neighbours of the background within the background, computed off-line (block W_BB of the paper, section 3.5).
 
-Rows are in cell order. Each chunk of rows is a unit of work of its own: what is on the disk is not searched again, and who
-searches it does not matter.
+Rows are in cell order. Each chunk of rows is an independent work unit; chunks on disk are not searched again.
 """
 
 from __future__ import annotations
@@ -35,31 +34,32 @@ from mmdiff.knn.search.work import (
     find_in,
 )
 from mmdiff.runtime.executor import Executor, LocalExecutor
+from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.progress import Progress
 
 NAME = "knn/BB"
 SCHEMA = 1
 
 BLOCK_ROWS = 1 << 16
-# A chunk is searched in pieces, for candidates take more room than lists. They are the same whatever the memory: which rows
-# are multiplied together decides how scores are rounded.
+# A chunk is searched in pieces, because candidates take more memory than lists. The size of pieces does not depend on memory:
+# the rows of a product decide how scores are rounded.
 PIECE_ROWS = 1 << 13
 _FEWEST_BLOCKS = 16
 _HELD_OUT = 1024
 MOST_PASSES = 5
-# A pass that adds less than this is the last: more would not reach the target either.
+# A pass that gains less recall than this is the last.
 _LEAST_GAIN = 0.0005
 
 
 def rows_per_chunk(rows: int, k: int) -> int:
-    """Up to BLOCK_ROWS that fill pages, and few enough that there are chunks for all cores."""
+    """Rows per chunk: up to BLOCK_ROWS, in whole pages, and few enough that all cores have chunks."""
     unit = page_unit((rows, k), "uint32")
     return max(1, min(BLOCK_ROWS, rows // _FEWEST_BLOCKS) // unit) * unit
 
 
 @dataclass(frozen=True)
 class Searchers:
-    """Who searches: so many threads of this process, or others, each with as many as its memory allows for."""
+    """The threads of this process, or the workers of an executor with `threads_of_each` threads, that search."""
 
     threads: int
     executor: Executor = field(default_factory=LocalExecutor)
@@ -68,7 +68,7 @@ class Searchers:
 
 @dataclass(frozen=True)
 class ListWriter:
-    """The two arrays of lists, chunk by chunk."""
+    """Writers of the two arrays of lists, chunk by chunk."""
 
     neighbors: ArrayWriter
     similarities: ArrayWriter
@@ -93,7 +93,7 @@ class ListWriter:
         searchers: Searchers,
         search: Callable[[], Search] | None = None,
     ) -> None:
-        """Has all that is missing searched and written: in this process with `find`, by others with what `search` makes."""
+        """Searches and writes all missing chunks: this process calls `find`, workers run what `search` makes."""
         todo, spec, writers = self.missing, self.neighbors.spec, (self.neighbors, self.similarities)
 
         def write(chunk: int) -> tuple[list[WorkerChunk], ...]:
@@ -104,15 +104,15 @@ class ListWriter:
 
         def there() -> Chunks:
             if search is None:
-                raise TypeError(f"{what}: only this process can do that")
-            sites = WorkerTarget.of(self.neighbors), WorkerTarget.of(self.similarities)
-            return Chunks(search(), *sites, PIECE_ROWS, searchers.threads_of_each)
+                raise TypeError(f"{what}: workers cannot run this search")
+            targets = WorkerTarget.of(self.neighbors), WorkerTarget.of(self.similarities)
+            return Chunks(search(), *targets, PIECE_ROWS, searchers.threads_of_each)
 
         with progress(what, spec.shape[0], "rows") as advance:
             advance(spec.shape[0] - sum(stop - start for start, stop in map(spec.rows, todo)))
-            for chunk, laid in searchers.executor.each(write, there, todo, searchers.threads):
-                for writer, own in zip(writers, laid, strict=False):
-                    adopt(writer, own)
+            for chunk, written in searchers.executor.each(write, there, todo, searchers.threads):
+                for writer, chunks in zip(writers, written, strict=False):
+                    adopt(writer, chunks)
                 start, stop = spec.rows(chunk)
                 advance(stop - start)
 
@@ -122,11 +122,11 @@ class ListWriter:
 
 def recipe(cells: Artifact, k: int, recall: float, index: str, device: str, seed: int) -> Recipe:
     parameters = {"k": k, "recall": recall, "index": index, "device": device, "seed": seed}
-    return Recipe("knn", SCHEMA, parameters, {"cells": {"artifact": cells.name, "object": cells.id}})
+    return Recipe("knn", SCHEMA, parameters, {"cells": input_of(cells)})
 
 
 def make(draft: Draft, artifact: Artifact, searchers: Searchers, progress: Progress) -> Json:
-    """Writes the lists of all background rows, given `models/cells`; returns the facts, with the recall that was measured."""
+    """Writes the lists of all background rows, given `models/cells`; returns the facts, including the measured recall."""
     parameters, cells = draft.recipe.parameters, Cells.of(artifact)
     k, index = parameters["k"], parameters["index"]
     nodes, vectors = len(cells.vectors), cells.vectors
@@ -145,7 +145,7 @@ def _fill(writer: ListWriter, search: Search, what: str, progress: Progress, sea
 
 
 def _by_cells(draft: Draft, artifact: Artifact, sample: Sample, searchers: Searchers, progress: Progress) -> Json:
-    """Search within the cells of all partitions, then passes over neighbours' neighbours until the recall is reached."""
+    """Searches within the cells of all partitions, then refines by neighbours' neighbours until the recall is reached."""
     k, target = draft.recipe.parameters["k"], draft.recipe.parameters["recall"]
     trees = Cells.of(artifact).forest.trees
     writer = _within_cells(draft, artifact, trees, k, searchers, progress)
@@ -168,7 +168,7 @@ def _by_cells(draft: Draft, artifact: Artifact, sample: Sample, searchers: Searc
 def _within_cells(
     draft: Draft, artifact: Artifact, trees: Sequence[Tree], k: int, searchers: Searchers, progress: Progress
 ) -> ListWriter:
-    """What the cells of each partition hold, cell after cell, so that each is read once; then the best of all partitions."""
+    """Searches each partition cell after cell, so that each cell is read once; then merges the partitions."""
     rows = len(trees[0].rows)
     found, places = [], []
     for number, tree in enumerate(trees):
@@ -180,12 +180,12 @@ def _within_cells(
         place.fill(_inverse(tree.rows))
         places.append(place)
     writer = ListWriter.declare(draft.scratch, rows, k, "pass0_")
-    _fill(writer, BestOf(tuple(found), tuple(places)), "merging what the partitions found", progress, searchers)
+    _fill(writer, BestOf(tuple(found), tuple(places)), "merging partitions", progress, searchers)
     return writer
 
 
 def _inverse(order: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Where each row stands in an order."""
+    """The place of each row in an order."""
     places = np.empty(len(order), np.uint32)
     for start in range(0, len(order), BLOCK_ROWS):
         some = order[start : start + BLOCK_ROWS]
@@ -194,7 +194,7 @@ def _inverse(order: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def _by_factory(draft: Draft, artifact: Artifact, sample: Sample, searchers: Searchers, progress: Progress) -> Json:
-    """Search with an index that the user chose, tuned for the recall on one sample of rows, measured on another."""
+    """Searches with the user's Faiss index, tuned for the recall on one sample of rows and measured on another."""
     parameters, cells = draft.recipe.parameters, Cells.of(artifact)
     k, device = parameters["k"], parameters["device"]
     tuning = draw(cells.vectors, k, _HELD_OUT // 4, parameters["seed"] + 1)
@@ -206,15 +206,15 @@ def _by_factory(draft: Draft, artifact: Artifact, sample: Sample, searchers: Sea
     def on_disk() -> InIndex:
         values = index.to_bytes()
         kept = draft.scratch("pass_index", values.shape, "uint8")
-        # Built anew by each run, and not always to the same bytes.
+        # Every run rebuilds the index, not always to the same bytes.
         for chunk in range(kept.spec.chunks):
             kept.write(chunk, values[slice(*kept.spec.rows(chunk))])
         return InIndex(artifact, kept, tuned["parameters"], k)
 
     writer = ListWriter.declare(draft.array, len(cells.vectors), k)
-    # Faiss uses all cores for one block of queries. What is on our GPUs is searched there.
-    own = Searchers(1, LocalExecutor() if index.on_gpus else searchers.executor)
-    writer.fill(find_in(index, cells.vectors, k), f"searching with {parameters['index']}", progress, own, on_disk)
+    # Faiss uses all cores for one block of queries. An index on GPUs is searched by this process.
+    alone = Searchers(1, LocalExecutor() if index.on_gpus else searchers.executor)
+    writer.fill(find_in(index, cells.vectors, k), f"searching with {parameters['index']}", progress, alone, on_disk)
     measured = sample.recall(writer.mapped()[1][sample.rows])
     return {**measured.to_json(), "exact": False, "tuning": tuned, "search": index.parameters}
 

@@ -1,10 +1,9 @@
-"""Completing the graph on-line, when seeds and test points are there: `knn/W0` and `knn/test` (paper, 3.5 and the supplement).
+"""The on-line completion of the graph with seeds and test points: `knn/W0` and `knn/test` (paper, 3.5 and the supplement).
 
-    W0 = [ W_BB  W_BL ]     rows of the background: their own lists, which seeds enter
-         [ W_LB  W_LL ]     rows of the seeds: nearest background and nearest seeds, merged
+    W0 = [ W_BB  W_BL ]     rows of the background: their lists in `knn/BB`, which seeds enter
+         [ W_LB  W_LL ]     rows of the seeds: nearest background nodes and nearest seeds, merged
 
-Nodes are the background in cell order, then the seeds, then, when transductive, the test points. `knn/BB` is read and never
-computed again.
+Nodes are the background in cell order, then the seeds, then, when transductive, the test points.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mmdiff.runtime.progress import Progress
 
 @dataclass(frozen=True)
 class Background:
-    """The part of the graph that was there before."""
+    """The off-line part of the graph: the background in cell order, and its lists."""
 
     cells: Cells
     BB: Lists
@@ -36,7 +35,7 @@ class Background:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All nodes: the background, where there is one, and the points that join it."""
+    """All nodes: the background, if there is one, and the points that join it (seeds, and test points when transductive)."""
 
     background: Background | None
     points: NDArray[Any]
@@ -46,7 +45,7 @@ class Nodes:
 
     @property
     def border(self) -> int:
-        """The first id behind the background."""
+        """The first id after the background."""
         return 0 if self.background is None else len(self.background.cells.vectors)
 
     @property
@@ -59,14 +58,14 @@ class Nodes:
         return Probe(self.background.cells, self.background.BB[0], points, self.recall, self.seed)
 
     def nearest(self, queries: NDArray[Any], probe: Probe | None) -> Lists:
-        """The k nearest of all nodes to points outside the background: [W_LB W_LL], and the lists of test points."""
+        """The k nearest of all nodes to points outside the background: [W_LB W_LL], or the lists of test points."""
         neighbors, similarities = search_flat(queries, self.points, self.k)
         neighbors[neighbors != NONE] += np.uint32(self.border)
         return (neighbors, similarities) if probe is None else merge(probe.find(queries), (neighbors, similarities))
 
 
 def write_W0(draft: Draft, nodes: Nodes, threads: int, progress: Progress) -> Json:
-    """Writes the lists of all nodes, each with k neighbours as long as there are as many nodes; returns the facts."""
+    """Writes the lists of all nodes; returns the facts. Lists are shorter than k only if there are fewer nodes."""
     facts: Json = {"nodes": nodes.count, "rows": nodes.count}
     probe, entrance = nodes.probe(nodes.points), None
     if nodes.background is not None and probe is not None:
@@ -88,7 +87,7 @@ def write_W0(draft: Draft, nodes: Nodes, threads: int, progress: Progress) -> Js
 
 
 def write_test(draft: Draft, nodes: Nodes, test: NDArray[Any], threads: int, progress: Progress) -> Json:
-    """Writes the lists of the test points, which are not nodes: they only look at some (paper, section 3.2)."""
+    """Writes the lists of the test points; no list of a node holds a test point (paper, section 3.2)."""
     probe = nodes.probe(test)
     writer = ListWriter.declare(draft.array, len(test), nodes.k)
     what = "finding neighbours of test points"

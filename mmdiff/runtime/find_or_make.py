@@ -24,7 +24,7 @@ _VERSIONS = ("mmdiff", "numpy", "scipy", "numba", "zarr")
 
 
 class Run:
-    """A run that is under way. `entries` go into its record beside what every record holds."""
+    """A run in progress. `entries` are added to the standard entries of its record."""
 
     def __init__(self, command: str) -> None:
         self.command = command

@@ -1,4 +1,4 @@
-"""`mmdiff build-graph`: the graph is that of all nodes at once, made in stages of which none is done twice."""
+"""`mmdiff build-graph`: the graph equals that of all nodes at once, and no stage is made twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STAGES = ["models/cells", "knn/BB", "knn/W0", "knn/test", "graph/W"]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells and blocks so small that a few hundred rows have several."""
+    """Cells and blocks small enough that a few hundred rows have several."""
     monkeypatch.setattr(partition, "CELL_ROWS", 60)
     monkeypatch.setattr(background, "BLOCK_ROWS", 512)
 

@@ -1,4 +1,4 @@
-"""What build-graph says that it needs is what it takes, and what it is allowed is what it keeps to."""
+"""The memory model of build-graph predicts what a run holds, and a run keeps to its limit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def build(store: Path, memory: int) -> tuple[int, dict[str, str]]:
-    """In a process of its own: the most anonymous memory it was seen to hold, and the objects it made."""
+    """Builds in a process of its own; returns its peak anonymous memory and the objects it made."""
     options = ["--k", str(K), "--index", "cells", "--memory", str(memory), "--store", str(store), "--json"]
     most = 0
     with subprocess.Popen([PROGRAM, "build-graph", *options], stdout=subprocess.PIPE, text=True) as process:
@@ -84,7 +84,7 @@ def test_the_least_memory_is_kept_to_and_gives_the_same_bytes(store: Path) -> No
 
 
 def held_by_cells(folder: Path, rows: int, width: int) -> int:
-    """Bytes that Python and numpy hold at the most while cells are made."""
+    """The peak bytes of Python and numpy objects while cells are made."""
     vectors = np.random.default_rng(0).standard_normal((rows, width), dtype=np.float32)
     recipe = Recipe("cells", cells.SCHEMA, {"k": 5, "recall": None, "seed": 0, "cell_rows": 500}, {})
     with Publication(folder, [cells.NAME], "test") as publication:
@@ -100,7 +100,7 @@ def held_by_cells(folder: Path, rows: int, width: int) -> int:
 
 
 def test_what_a_stage_holds_for_each_row_is_what_was_estimated(tmp_path: Path) -> None:
-    # Once before, since kernels that are loaded for the first time hold memory as well.
+    # A first run loads the kernels, which hold memory too.
     held_by_cells(tmp_path / "small", 5000, 4)
     rows, width = 1_000_000, 4
     held = held_by_cells(tmp_path / "store", rows, width)

@@ -1,4 +1,4 @@
-"""Components, degrees and locality of graphs: scipy, union-find and plain counting agree."""
+"""Components, degrees and locality of graphs agree between scipy, union-find and plain counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated lists are like those of real graphs, of which benchmarks/lists.py says what was measured."""
+"""Generated lists resemble those of real graphs, as measured in benchmarks/lists.py."""
 
 from __future__ import annotations
 

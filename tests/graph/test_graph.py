@@ -1,4 +1,4 @@
-"""`mmdiff.Graph`: from a store, from scipy and back; what `mmdiff verify` finds in one, what `mmdiff export` makes of it."""
+"""`CsrGraph` from a store, from scipy and back; damage that verify finds; exports."""
 
 from __future__ import annotations
 

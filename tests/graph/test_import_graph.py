@@ -1,4 +1,4 @@
-"""`mmdiff import-graph`: graphs that were made elsewhere come in as lists or as a matrix; whatever is wrong is told."""
+"""`mmdiff import-graph`: graphs from elsewhere, as lists or as a matrix, and the messages for bad input."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_inspect_tells_of_graphs_and_lists(tmp_path: Path, made: SomeLists) -> N
 
 @dataclass(frozen=True)
 class Case:
-    """What a user has, what they type, and what they must be told."""
+    """A user's files, the command they type, and parts of the message."""
 
     files: Callable[[Path], object]
     command: str

@@ -1,4 +1,4 @@
-"""W is what scipy makes of the same lists, to the last bit, whatever the memory, and however often the run is killed."""
+"""W equals scipy's to the last bit, for any memory, and after any number of kills."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_weighted_graph_is_that_of_scipy(
 @pytest.mark.parametrize("k", [1, 31, 32, 33, 64, 100, 257])
 @pytest.mark.parametrize("weighting", [None, Weighting("gaussian", 0.7, "float32")])
 def test_lists_without_repetitions_of_any_length(quick_folder: Path, k: int, weighting: Weighting | None) -> None:
-    """Some rows have a repeated or a missing neighbour all the same, among many that do not."""
+    """A few rows have a repeated or a missing neighbour, among many that do not."""
     draw = np.random.default_rng(k)
     neighbors = np.argsort(draw.random((400, 400)), axis=1)[:, :k].astype(np.uint32)
     neighbors[7, 0], neighbors[90, -1] = neighbors[7, -1], NONE
@@ -106,7 +106,7 @@ def test_a_row_is_the_same_by_place_and_by_order(seed: int, own: int, leading: i
     neighbors = draw.choice(nodes, (1, own), replace=False).astype(np.uint32)
     incoming = np.sort(draw.choice(nodes, leading, replace=False)).astype(np.uint32)
     rows = []
-    # One more place in the list, for nobody, is what makes it be sorted.
+    # A missing neighbour at the end makes the list be sorted.
     for lists in (neighbors, np.append(neighbors, np.full((1, 1), NONE, np.uint32), axis=1)):
         merged = MergedRows.empty(1, own + leading + 1, weighted=False)
         both = merge(Outgoing(lists, None), 0, Incoming(np.array([leading], np.uint32), incoming.copy(), None), merged)
@@ -145,9 +145,9 @@ def test_bytes_do_not_depend_on_memory_blocks_or_ranges(quick_folder: Path) -> N
 
 def test_too_little_memory_is_refused_with_the_number_that_is_needed(quick_folder: Path) -> None:
     made = some_lists(50, 4)
-    with pytest.raises(BadOption, match=r"50 nodes needs at least [\d,]+M, not 1M") as refused:
+    with pytest.raises(BadOption, match=r"memory='1M': a graph of 50 nodes needs at least [\d,]+M") as refused:
         make_graph(quick_folder / "store", made.lists, memory=1 << 20)
-    least = int(str(refused.value).split("at least ")[1].split("M,")[0].replace(",", ""))
+    least = int(str(refused.value).split("at least ")[1].split("M.")[0].replace(",", ""))
     make_graph(quick_folder / "store", made.lists, memory=(least + 50) << 20)
 
 
@@ -156,7 +156,7 @@ def test_hub_that_does_not_fit_the_memory_is_refused_before_anything_is_written(
     with pieces_of(1 << 16, 1 << 32), chunks_of(SMALL_CHUNKS):
         with pytest.raises(BadOption) as refused:
             make_graph(quick_folder / "store", ArrayLists(neighbors[:10]), memory=1)
-        base = int(str(refused.value).split("at least ")[1].split("M,")[0].replace(",", ""))
+        base = int(str(refused.value).split("at least ")[1].split("M.")[0].replace(",", ""))
         with pytest.raises(BadOption, match="at least"):
             make_graph(quick_folder / "store", ArrayLists(neighbors), memory=(base + 30) << 20)
     assert not (quick_folder / "store").exists()
@@ -171,7 +171,7 @@ def test_neighbour_that_is_no_node_is_found(quick_folder: Path) -> None:
 
 @dataclass
 class Watched:
-    """Lists that remember which rows were read, and may change after some reads."""
+    """Lists that record the rows that were read, and may change after some reads."""
 
     made: SomeLists
     changes_after: int = 1 << 30
@@ -198,7 +198,7 @@ def test_lists_that_change_while_they_are_read_are_noticed(quick_folder: Path) -
 
 @contextmanager
 def interrupted_at_half(what: str, total: int, unit: str) -> Iterator[Advance]:
-    """A progress bar whose user presses Ctrl-C when half of the rows are there."""
+    """A progress bar that raises KeyboardInterrupt when half of the rows are written."""
     del unit
     done = [0]
 
@@ -261,7 +261,7 @@ def test_killed_at_any_step_it_resumes_to_identical_bytes(quick_folder: Path, mo
 
 
 def test_memory_stays_within_what_is_allowed(tmp_path: Path) -> None:
-    """Watched from outside, with lists whose incoming edges alone are twice as much as there is room for."""
+    """Peak memory, watched from outside, with lists whose incoming edges are twice as large as the limit."""
     np.save(tmp_path / "lists.npy", some_lists(400_000, 30, none=0, empty=0).neighbors)
     script = """if True:
         import sys, numpy as np
@@ -275,7 +275,7 @@ def test_memory_stays_within_what_is_allowed(tmp_path: Path) -> None:
             try:
                 make_graph(Path(sys.argv[2]), lists, memory=1)
             except BadOption as error:
-                least = int(str(error).split("at least ")[1].split("M,")[0])
+                least = int(str(error).split("at least ")[1].split("M.")[0])
             make_graph(Path(sys.argv[2]), lists, memory=(least + 24) << 20)
         print((least + 24) << 20)
     """

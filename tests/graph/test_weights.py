@@ -1,4 +1,4 @@
-"""Edge weights are those of the paper's supplement, and options that contradict each other are refused."""
+"""Edge weights are those of the paper's supplement; contradictory parameters are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input: a sentence that names the file and the row and says what to do, exit code 2, and the store as it was."""
+"""Bad input: the message names the file, the row and the remedy; the exit code is 2; the store is unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, WIDTH = 50, 12
 
 @dataclass(frozen=True)
 class Case:
-    """What a user has, what they type, and what they must be told."""
+    """A user's files, the command they type, and parts of the message."""
 
     files: Callable[[Path], object]
     command: str

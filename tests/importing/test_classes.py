@@ -1,4 +1,4 @@
-"""Labels become indices into a table of classes, and back: numbers, names, several for a row, none at all."""
+"""Labels as indices into a table of classes, and back: numbers, names, several per row, none."""
 
 from __future__ import annotations
 

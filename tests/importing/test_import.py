@@ -1,4 +1,4 @@
-"""What an import makes of good input: one space for all roles, labels and ids as the user knows them, nothing done twice."""
+"""Imports of good input: one space for all roles, the user's labels and ids, and nothing made twice."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_same_import_again_does_nothing(tmp_path: Path, inputs: Inputs) -> N
 
 
 def test_a_changed_source_is_never_mistaken_for_the_old_one(tmp_path: Path, inputs: Inputs) -> None:
-    """Even where only a byte between the samples of the fingerprint has changed: then the time of writing tells."""
+    """The modification time reveals a change even between the samples of the fingerprint."""
     rows = np.random.default_rng(0).standard_normal((40_000, 12)).astype(np.float32)
     np.save(inputs.folder / "large.npy", rows)
     do(tmp_path / "store", inputs.request(name="large.npy"))

@@ -1,4 +1,4 @@
-"""The PCA is that of a textbook, whatever the magnitude of the rows, and the same each time it is trained."""
+"""The PCA equals the textbook one at any magnitude of the rows, and is the same each time it is trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.naive import naive_examine, naive_pca, naive_unit_rows
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows in memory, as a source."""
+    """A source in memory."""
 
     values: NDArray[Any]
     most: int | None = None
@@ -54,7 +54,7 @@ class Rows:
 
 
 def spread(rows: int, width: int, seed: int, magnitude: float = 1.0, shift: float = 0.0) -> NDArray[np.float32]:
-    """Rows whose principal directions are well apart, turned away from the axes."""
+    """Rows with well separated principal directions that are not the axes."""
     draw = np.random.default_rng(seed)
     turned, _ = np.linalg.qr(draw.standard_normal((width, width)))
     values = draw.standard_normal((rows, width)) * 0.7 ** np.arange(width) @ turned

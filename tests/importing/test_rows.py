@@ -1,4 +1,4 @@
-"""Every row is examined and scaled right, whatever its magnitude: the kernel against its naive twin."""
+"""Rows of any magnitude are checked and normalised like the naive twin does."""
 
 from __future__ import annotations
 

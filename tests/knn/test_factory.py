@@ -1,4 +1,4 @@
-"""An index from the user's factory string: recall, repeatability, and what is refused."""
+"""Faiss indexes from factory strings: recall, repeatability, and refusals."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_what_faiss_rejects_is_refused_with_its_reason(clustered: Truth, factory
     with pytest.raises(BadOption) as refusal:
         build(clustered[0], factory)
     instead = "Use auto, flat, or a factory string such as IVF4096,Flat."
-    assert str(refusal.value) == f"--index {factory}: faiss rejects it ({reason}). {instead}"
+    assert str(refusal.value) == f"index={factory!r}: faiss rejects it ({reason}). {instead}"
     assert refusal.value.exit_code == 2
 
 

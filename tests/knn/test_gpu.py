@@ -1,4 +1,4 @@
-"""The index on GPUs, all of it but the device: names are those of the real module, and the rest runs on stand-ins for a GPU."""
+"""Faiss indexes on GPUs, without a GPU: names are checked against the real module, the rest runs on a stand-in."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from mmdiff.runtime.progress import silent
 SOURCE = Path(gpu.__file__).read_text()
 GIB = 1 << 30
 
-# What gpu.py uses, found in the wheel faiss-gpu 1.15.1 of PyPI, in an environment of its own and without a GPU:
-#   python3 -m venv V && V/bin/pip install faiss-gpu==1.15.1 pytest && V/bin/python -m pytest tests/test_gpu.py -k real_module
-# with each name here looked up by `getattr` on the class (or the module) beside it. SWIG objects take any attribute that is
-# set on them, so a misspelt option would be no error.
+# Names that gpu.py uses, verified against the wheel faiss-gpu 1.15.1 of PyPI, in a separate environment and without a GPU:
+#   python3 -m venv V && V/bin/pip install faiss-gpu==1.15.1 pytest
+#   V/bin/python -m pytest tests/knn/test_gpu.py -k real_module
+# Each name is looked up on its class or module. SWIG objects accept any attribute, so a misspelt option would be no error.
 VERIFIED = {
     "faiss": {
         *("downcast_index", "get_num_gpus", "index_cpu_to_all_gpus", "index_cpu_to_gpu_multiple_py"),
@@ -77,7 +77,7 @@ def test_names_verified_are_names_of_the_real_module() -> None:
 
 
 class StandIn:
-    """What of faiss-gpu the module calls, for a device that is the CPU: copies are clones, and memory runs out on demand."""
+    """The functions of faiss-gpu that the module calls, on the CPU: copies are clones, and memory runs out on demand."""
 
     def __init__(self) -> None:
         self.free: list[int | None] = [16 * GIB, 16 * GIB]
@@ -184,7 +184,7 @@ def test_free_memory_is_unknown_where_there_is_no_cuda_runtime() -> None:
 
 
 def counting(search: gpu.Search, most: int, sizes: list[int], error: str = NO_ROOM) -> gpu.Search:
-    """A GPU with memory for so many queries at once."""
+    """A GPU with memory for `most` queries at once."""
 
     def limited(queries: NDArray[np.float32], k: int) -> gpu.Lists:
         sizes.append(len(queries))
@@ -346,7 +346,7 @@ def test_index_that_gpus_cannot_hold_stays_on_the_cpu_with_the_reason(
 def test_index_that_gpus_cannot_hold_is_refused_when_gpus_are_asked_for(
     rows: NDArray[np.float32], device: StandIn, factory: str, reason: str
 ) -> None:
-    with pytest.raises(BadOption, match=f"--device gpu with --index {factory}: {reason}. Use --device auto"):
+    with pytest.raises(BadOption, match=f"device='gpu' with index='{factory}': {reason}. Use device='auto'"):
         build(rows, factory, "gpu")
     assert not device.clusterings
 

@@ -1,4 +1,4 @@
-"""The searches find what they say they find: exactly, or with the recall that was measured."""
+"""Searches find the exact neighbours, or the measured share of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ dtypes = st.sampled_from(["float32", "float16"])
 
 
 def rows(count: int, width: int, seed: int, dtype: str = "float32", repeated: bool = False) -> NDArray[Any]:
-    """Rows at random, some of them more than once when asked for."""
+    """Random rows; with `repeated`, some occur more than once."""
     draw_from = np.random.default_rng(seed)
     values = draw_from.standard_normal((count, width)).astype(dtype)
     return values[draw_from.integers(0, max(1, count // 3), count)] if repeated else values
@@ -188,7 +188,7 @@ def test_points_enter_a_list_when_they_are_nearer_than_its_last(
 
 
 def make_cells(values: NDArray[np.float32]) -> tuple[Cells, NDArray[np.uint32]]:
-    """Values in cells of about CELL_ROWS, in cell order, with their exact lists."""
+    """Values in cell order, in cells of about CELL_ROWS, with their exact neighbours."""
     quantizer = partition.train(values, 0)
     cells = partition.cut_large(partition.assign_all(values, quantizer, 2, lambda _: None))
     order = np.argsort(cells, kind="stable")

@@ -29,7 +29,7 @@ from mmdiff.experiment.stage import run_experiment
 from mmdiff.formats.errors import ClusterError
 from mmdiff.formats.store.store import Store
 from mmdiff.runtime.dask import executor_on
-from mmdiff.runtime.progress import Advance, Progress
+from mmdiff.runtime.progress import Advance, Progress, silent
 from tests.diffusion.test_diffuse_shortcuts import large
 from tests.diffusion.test_diffuse_store import import_rows, import_seeds
 from tests.knn.test_knn import clustered
@@ -154,7 +154,8 @@ def test_a_worker_that_is_killed_changes_nothing(
 
     def perform(store: Path, **more: Any) -> None:
         if command == "build-graph":
-            build_graph(store, Build(k=10, index="cells", recall=0.99), **more)
+            asked_graph = Build(k=10, index="cells", recall=0.99)
+            build_graph(store, asked_graph, more.get("progress", silent), more.get("units"))
         elif command == "diffuse":
             diffuse(store, asked, **more)
         else:

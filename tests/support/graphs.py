@@ -30,7 +30,7 @@ ENOUGH = 4 << 30
 
 @dataclass(frozen=True)
 class SomeLists:
-    """Neighbours and similarities as somebody's search might return them."""
+    """Neighbours and similarities, as a search returns them."""
 
     neighbors: NDArray[np.uint32]
     similarities: NDArray[np.float32]
@@ -41,7 +41,7 @@ class SomeLists:
 
 
 def some_lists(nodes: int, k: int, seed: int = 0, self_loops: bool = True, none: float = 0.1, empty: float = 0.1) -> SomeLists:
-    """Lists with duplicates; a share of entries is NONE, and of some rows all are."""
+    """Lists with duplicates; a share of the entries is NONE, and so is a share of whole rows."""
     draw = np.random.default_rng(seed)
     near = np.arange(nodes)[:, None] + np.rint(draw.standard_normal((nodes, k)) * max(2, k))
     neighbors = np.where(draw.random((nodes, k)) < 0.3, draw.integers(0, nodes, (nodes, k)), near.astype(np.int64) % nodes)
@@ -66,7 +66,7 @@ lists_of_all_kinds = st.builds(
 def make_graph(
     path: Path, lists: Lists, weighting: Weighting | None = None, memory: int = ENOUGH, progress: Progress = silent
 ) -> Artifact:
-    """The graph of some lists, in a store of its own, continued if it was begun."""
+    """Makes the graph of some lists in a store, or continues an interrupted run."""
     with Publication(path, ["graph/W"], "a test") as publication:
         draft = publication.draft("graph/W", Recipe("graph", 1, {}, {}))
         facts = symmetrise(lists, draft, memory, progress, weighting)
@@ -76,7 +76,7 @@ def make_graph(
 
 
 def anew(path: Path) -> Path:
-    """The same place, with nothing there."""
+    """The same path, with nothing at it."""
     shutil.rmtree(path, ignore_errors=True)
     return path
 
@@ -93,7 +93,7 @@ def pieces_of(block_edges: int, range_edges: int) -> Iterator[None]:
 
 
 def some_graph(nodes: int, k: int, seed: int = 0, weighted: bool = False, self_loops: bool = True) -> CsrGraph:
-    """A graph with empty rows, nodes alone, and edges that are reciprocal or not."""
+    """A graph with empty rows, isolated nodes, and edges that are reciprocal or not."""
     neighbors = some_lists(nodes, k, seed, self_loops).neighbors
     matrix = np.zeros((nodes, nodes))
     for row, own in enumerate(neighbors):

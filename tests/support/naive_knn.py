@@ -1,4 +1,4 @@
-"""Naive twins of the searches: the order of all pairs, in float64, without regard to speed or memory."""
+"""Naive twins of the searches: all pairs, in float64, without regard to speed or memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-NONE = 0xFFFFFFFF
+from mmdiff.kernels.constants import NONE
 
 
 def naive_similarities(queries: NDArray[Any], vectors: NDArray[Any]) -> NDArray[np.float32]:
@@ -16,7 +16,7 @@ def naive_similarities(queries: NDArray[Any], vectors: NDArray[Any]) -> NDArray[
 
 
 def naive_neighbors(queries: NDArray[Any], vectors: NDArray[Any], k: int) -> NDArray[np.uint32]:
-    """By similarity, falling, then by id; NONE where there are fewer than k."""
+    """The k nearest vectors of each query by decreasing similarity, then by id; NONE where there are fewer than k."""
     scores = naive_similarities(queries, vectors)
     ids = np.broadcast_to(np.arange(len(vectors)), scores.shape)
     order = np.lexsort((ids, -scores), axis=1)[:, :k].astype(np.uint32)
@@ -24,7 +24,7 @@ def naive_neighbors(queries: NDArray[Any], vectors: NDArray[Any], k: int) -> NDA
 
 
 def naive_refine(queries: NDArray[Any], vectors: NDArray[Any], own: NDArray[Any], lists: NDArray[Any]) -> NDArray[np.uint32]:
-    """The best of one's neighbours and their neighbours."""
+    """The best of each query's neighbours and of their neighbours."""
     k = own.shape[1]
     rows = []
     for query, mine in zip(queries, own, strict=True):
@@ -36,7 +36,7 @@ def naive_refine(queries: NDArray[Any], vectors: NDArray[Any], own: NDArray[Any]
 
 
 def naive_pieces(cells: NDArray[Any], rows: int, largest: int) -> NDArray[np.int64]:
-    """Cells of more than `largest` in pieces of `rows`, all numbered through."""
+    """Cells of more than `largest` rows cut into pieces of `rows`, with consecutive numbers."""
     seen = [int(np.sum(cells[:row] == cell)) for row, cell in enumerate(cells)]
     sizes = np.bincount(cells)
     keys = [(cell, before // rows if sizes[cell] > largest else 0) for cell, before in zip(cells, seen, strict=True)]

@@ -1,1 +1,1 @@
-"""Cells of near rows, and the order of nodes that keeps neighbours together on disk and in cache."""
+"""Cells of similar rows, and the cell order of nodes, which keeps neighbours together on disk and in cache."""

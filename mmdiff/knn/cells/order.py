@@ -1,7 +1,7 @@
-"""Cell order: nodes are renumbered so that neighbours are near each other on disk and in cache (`models/cells`).
+"""Cell order (`models/cells`): nodes are renumbered so that neighbours are close on disk and in cache.
 
-Cells of the first partition are put in an order in which near cells are near; the descriptors are rewritten in that order and
-are at the same time the inverted file that searches read. The other partitions only serve the search of `knn/BB`.
+The cells of the first partition are ordered so that similar cells are close. The descriptors rewritten in this order are also
+the inverted file of the search. The other partitions are only used to search `knn/BB`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.forest import Forest, Tree, by_cell
 from mmdiff.knn.search.flat import Sample, draw
 from mmdiff.knn.search.topk import Lists, merge, settle_candidates
+from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.progress import Progress
 from mmdiff.runtime.threads import in_threads
 
@@ -30,13 +31,13 @@ SCHEMA = 1
 _FEWEST, MOST = 3, 16
 _TUNING_QUERIES = 128
 _TRIAL_ROWS = 1024
-# The tuning aims this share of what is missing to 1 higher: one more partition costs less than one more pass.
+# Tuning aims higher than the recall by this share of 1 - recall: one more partition is cheaper than one more pass.
 _HIGHER = 0.2
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The background in cell order. `order` says which background row a node is."""
+    """The background in cell order; node i is background row `order[i]`."""
 
     vectors: NDArray[Any]
     order: NDArray[np.uint32]
@@ -51,9 +52,9 @@ class Cells:
 
 
 def recipe(background: Artifact, k: int, recall: float | None, seed: int) -> Recipe:
-    """`recall` None: one partition is enough, since the search does not go by cells."""
+    """The recipe of `models/cells`. With `recall` None there is one partition: the search does not use cells."""
     parameters = {"k": k, "recall": recall, "seed": seed, "cell_rows": partition.CELL_ROWS}
-    return Recipe("cells", SCHEMA, parameters, {"background": {"artifact": background.name, "object": background.id}})
+    return Recipe("cells", SCHEMA, parameters, {"background": input_of(background)})
 
 
 def make(draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) -> Json:
@@ -68,14 +69,14 @@ def make(draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) 
 
 
 class _Work:
-    """The artifact in the making. Of all partitions only the one in work is in memory, the others are on disk and mapped."""
+    """Makes `models/cells`. Only one partition at a time is in memory; the others are on disk and mapped."""
 
     def __init__(self, draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) -> None:
         self.draft, self.vectors, self.threads, self.progress = draft, vectors, threads, progress
         self.k, self.recall, self.seed = (draft.recipe.parameters[name] for name in ("k", "recall", "seed"))
 
     def first(self) -> Tree:
-        """The partition that the order of nodes comes from; rewrites the vectors in this order, and goes on with those."""
+        """Makes the partition that defines cell order, and rewrites the vectors in this order."""
         order, offsets = self._order()
         self._rewrite(order)
         cell_of = np.repeat(np.arange(len(offsets) - 1, dtype=np.uint32), np.diff(offsets))
@@ -83,7 +84,7 @@ class _Work:
         return self._on_disk(0, Tree(cell_of, every, every, offsets))
 
     def more_trees(self, trees: list[Tree]) -> Json:
-        """Adds partitions until a sample of rows, refined once, has the recall that is asked for."""
+        """Adds partitions until a sample of rows, refined once, reaches the recall."""
         sample = draw(self.vectors, self.k, _TUNING_QUERIES, self.seed + 1)
         trial = Trial(self.vectors, sample, self.k)
         reached, target = 0.0, self.recall + _HIGHER * (1 - self.recall)
@@ -98,7 +99,7 @@ class _Work:
         return {"partitions": len(trees), "recall": round(reached, 4), "queries": len(sample.rows)}
 
     def write(self, trees: list[Tree]) -> None:
-        """The partitions one after the other, all cells numbered through."""
+        """Writes the partitions one after the other, with consecutive cell numbers."""
         counts = [len(tree.offsets) - 1 for tree in trees]
         begins = (np.cumsum(counts) - counts).astype(np.uint32)
         rows = len(self.vectors)
@@ -109,8 +110,8 @@ class _Work:
         self.draft.values("offsets", np.concatenate([np.zeros(1, np.int64), *ends]))
 
     def _order(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Rows by cell, near cells near each other, and where each cell begins."""
-        with self.progress("putting rows into cells", len(self.vectors), "rows") as advance:
+        """Rows sorted by cell, with similar cells close to each other, and the offset of each cell."""
+        with self.progress("assigning rows to cells", len(self.vectors), "rows") as advance:
             quantizer = partition.train(self.vectors, self.seed)
             cells = partition.assign_all(self.vectors, quantizer, self.threads, advance)
         near = partition.near_order(quantizer.centroids)
@@ -122,7 +123,7 @@ class _Work:
         return order, offsets
 
     def _join(self, name: str, parts: int, values: Callable[[int, slice], NDArray[np.uint32]]) -> None:
-        """Writes an array of several parts of as many rows as there are, in chunks as if it were in memory."""
+        """Writes an array of several parts, one entry per row each, chunk by chunk."""
         rows = len(self.vectors)
         writer = self.draft.array(name, (parts * rows,), "uint32")
         for chunk in writer.missing:
@@ -132,7 +133,7 @@ class _Work:
             writer.write(chunk, np.concatenate(pieces))
 
     def _on_disk(self, number: int, tree: Tree) -> Tree:
-        """The same partition, mapped."""
+        """Writes a partition as scratch arrays; returns it mapped."""
         names = {f"pass{number}_cell_of": tree.cell_of, f"pass{number}_members": tree.rows}
         writers = [self.draft.scratch(name, values.shape, "uint32") for name, values in names.items()]
         for writer, values in zip(writers, names.values(), strict=True):
@@ -156,7 +157,7 @@ class _Work:
 
 
 class Trial:
-    """What the whole graph would reach after one pass: for a sample, only its lists and those of its neighbours are needed."""
+    """Estimates the recall after one refinement pass on a sample, from the lists of the sample and of its neighbours."""
 
     def __init__(self, vectors: NDArray[Any], sample: Sample, k: int) -> None:
         self.vectors, self.sample, self.k = vectors, sample, k
@@ -165,14 +166,14 @@ class Trial:
         self.lists: Lists = np.empty((0, k), np.uint32), np.empty((0, k), np.float32)
 
     def recall(self, trees: Sequence[Tree]) -> float:
-        """With these partitions, the first of which are those of the call before: only what is new is searched."""
+        """The recall with these partitions, which begin with those of the previous call: only the new ones are searched."""
         if len(self.rows):
             self.lists = merge(self.lists, self._search(trees[self.searched :], self.rows))
         self.searched = len(trees)
         self._look_up(trees, self.sample.rows)
         own = self._of(self.sample.rows)
         self._look_up(trees, own[own != NONE])
-        # The list of who is no neighbour is empty.
+        # A missing neighbour has an empty list.
         theirs = np.where(own[:, :, None] == NONE, NONE, self._of(np.where(own == NONE, self.rows[0], own)))
         candidates = np.concatenate([own, theirs.reshape(len(own), -1)], axis=1).astype(np.int64)
         candidates[candidates == NONE] = -1
@@ -180,13 +181,13 @@ class Trial:
         return self.sample.recall(found[1]).value
 
     def _look_up(self, trees: Sequence[Tree], rows: NDArray[Any]) -> None:
-        """Searches for rows that have not been looked up before."""
+        """Searches the rows whose lists are not known yet."""
         new = np.setdiff1d(rows, self.rows).astype(np.int64)
         if len(new):
             neighbors, similarities = self._search(trees, new)
-            everyone = np.concatenate([self.rows, new])
-            order = np.argsort(everyone)
-            self.rows = everyone[order]
+            known = np.concatenate([self.rows, new])
+            order = np.argsort(known)
+            self.rows = known[order]
             self.lists = np.concatenate([self.lists[0], neighbors])[order], np.concatenate([self.lists[1], similarities])[order]
 
     def _of(self, rows: NDArray[Any]) -> NDArray[np.uint32]:

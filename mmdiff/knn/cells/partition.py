@@ -1,7 +1,7 @@
-"""Partitions of the descriptors into cells of a few hundred near rows, by k-means in two levels (Faiss).
+"""Partitions of the descriptors into cells of a few hundred similar rows, by two-level k-means (Faiss).
 
-Two levels of c centroids make c * c cells for the price of 2 c comparisons a row, where one level would take c * c.
-Several partitions with different seeds cut neighbourhoods in different places: what one cuts apart another holds together.
+Two levels of c centroids make c * c cells with 2 c comparisons per row instead of c * c. Partitions with different seeds cut
+neighbourhoods in different places: neighbours that one separates are together in another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import in_threads
 
 CELL_ROWS = 500
-# A cell that is larger by this factor (many equal rows) is cut: its rows are as near to each other in any piece.
+# Cells larger than CELL_ROWS by this factor (many equal rows) are cut into pieces.
 _LARGEST = 4
 _ITERATIONS = (6, 4)
 _SAMPLES_PER_CELL = 60
@@ -31,14 +31,14 @@ _POWER_STEPS = 8
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Centroids of the first level (c, d) and, below each, of the second (c, c', d)."""
+    """Centroids of the first level and, below each, of the second."""
 
     coarse: NDArray[np.float32]
     fine: tuple[NDArray[np.float32], ...]
 
     @property
     def centroids(self) -> NDArray[np.float32]:
-        """Of all cells, those of one first-level cell together."""
+        """The centroids of all cells, those of one first-level cell together."""
         return np.concatenate(self.fine)
 
     def assign(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -56,18 +56,18 @@ class Quantizer:
 
 
 def first_level(rows: int) -> int:
-    """How many centroids the first level has, and about as many there are below each."""
+    """The number of first-level centroids; each has about as many below it."""
     return max(1, round(math.sqrt(rows / CELL_ROWS)))
 
 
 def sample_rows(rows: int) -> int:
-    """How many rows centroids are trained on."""
+    """The number of rows that centroids are trained on."""
     cells = first_level(rows)
     return min(rows, _MOST_SAMPLES, max(_SAMPLES_PER_CELL * cells * cells, 256 * cells))
 
 
 def train(vectors: NDArray[Any], seed: int) -> Quantizer:
-    """A quantiser for cells of about CELL_ROWS rows, from a sample of the vectors."""
+    """Trains a quantiser for cells of about CELL_ROWS rows on a sample of the vectors."""
     cells = first_level(len(vectors))
     draw = np.random.default_rng(seed)
     count = sample_rows(len(vectors))
@@ -78,7 +78,7 @@ def train(vectors: NDArray[Any], seed: int) -> Quantizer:
 
     def below(cell: int) -> NDArray[np.float32]:
         members = sample[nearest == cell]
-        # First-level cells differ in size; those below them should not.
+        # First-level cells differ in size; the second-level cells should not.
         wanted = max(1, round(cells * cells * len(members) / count))
         return _kmeans(members, wanted, _ITERATIONS[1], seed + cell + 1) if len(members) else coarse[cell : cell + 1]
 
@@ -100,7 +100,7 @@ def assign_all(vectors: NDArray[Any], quantizer: Quantizer, threads: int | None,
 
 
 def cut_large(cells: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Cells renumbered so that none is much larger than it should be; pieces of a cell stay next to each other."""
+    """Cuts cells that are much too large; the pieces of a cell get consecutive numbers."""
     pieces = np.empty_like(cells)
     _cut_large(cells, int(cells.max(initial=0)) + 1, CELL_ROWS, _LARGEST * CELL_ROWS, pieces)
     return pieces
@@ -123,9 +123,9 @@ def _cut_large(cells: NDArray[np.uint32], count: int, cell_rows: int, largest: i
 
 
 def near_order(centroids: NDArray[np.float32], along: NDArray[np.float32] | None = None) -> NDArray[np.int64]:
-    """Cells in an order in which near ones are near: halved again and again along their principal direction.
+    """An order of cells that keeps similar ones close: recursive halving along the principal direction.
 
-    Each half is ordered `along` the direction that separated it from the other, so that the order runs on where they meet.
+    Each half is oriented `along` the direction that separated the halves, so that the order continues where they meet.
     """
     if len(centroids) <= 1:
         return np.arange(len(centroids))
@@ -137,7 +137,7 @@ def near_order(centroids: NDArray[np.float32], along: NDArray[np.float32] | None
 def _in_line(
     centroids: NDArray[np.float32], along: NDArray[np.float32] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Centroids ordered along their principal direction, and this direction, turned as `along` is."""
+    """The order of centroids along their principal direction, and this direction, oriented like `along`."""
     centred = centroids - centroids.mean(axis=0)
     direction = _principal(centred)
     if along is not None and direction @ along < 0:
@@ -146,7 +146,7 @@ def _in_line(
 
 
 def _principal(centred: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The direction of the largest variance, near enough for halving: a few steps of power iteration."""
+    """The direction of the largest variance, approximated by a few steps of power iteration."""
     direction: NDArray[Any] = centred[np.abs(centred).sum(axis=1).argmax()]
     for _ in range(_POWER_STEPS):
         direction = centred.T @ (centred @ direction)
@@ -166,7 +166,7 @@ def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: in
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),
     )
-    # Steps are short: the threads of Faiss would wait for each other longer than they work, most of all on busy cores.
+    # Steps are short: Faiss's threads would spend more time waiting for each other than working.
     with threadpool_limits(1):
         clusters.train(np.ascontiguousarray(rows))
     return np.asarray(clusters.centroids, np.float32)

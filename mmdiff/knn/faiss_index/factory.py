@@ -1,9 +1,7 @@
-"""The cheapest search parameters that reach a recall, by what a search reads and not by a clock: the same rows give
-the same parameters.
+"""Faiss indexes from the user's factory string, such as IVF4096,Flat (the paper uses IVFFlat, section 3.2).
 
-A Faiss index from the user's factory string: `--index IVF4096,Flat` (paper, section 3.2, used IVFFlat).
-
-Faiss holds the rows itself, in memory; what is read from the map is a training sample, then one block at a time.
+Faiss holds the rows in memory; the map is read for a training sample, then block by block. Search parameters are tuned to the
+cheapest that reach a recall, where cost is the bytes that a search reads, not time: the same rows give the same parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.knn.faiss_index.gpu import (
     MOST_SELECTED,
     OnGpus,
@@ -37,7 +35,7 @@ from mmdiff.runtime.progress import Progress
 
 @dataclass(frozen=True)
 class Trial:
-    """A measured pair: how much is probed, and how many times k candidates are compared again."""
+    """A measured pair of parameters: `probes`, and the `factor` of k candidates that are refined."""
 
     probes: int
     factor: int
@@ -46,7 +44,7 @@ class Trial:
 
 
 def doubling(first: int, last: int) -> list[int]:
-    """first, twice it, ... and last."""
+    """first, 2 * first, 4 * first, ..., last."""
     values = [first]
     while values[-1] < last:
         values.append(min(2 * values[-1], last))
@@ -54,7 +52,7 @@ def doubling(first: int, last: int) -> list[int]:
 
 
 def recall_of(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
-    """The share of the true neighbours that were found; -1 is no neighbour, in either."""
+    """The share of true neighbours that were found; -1 is no neighbour in either."""
     if not (truth >= 0).any():
         return 1.0
     rows = np.arange(len(truth))[:, None] * (max(int(found.max(initial=0)), int(truth.max())) + 1)
@@ -68,10 +66,10 @@ def staircase(
     factors: Sequence[int],
     recall: float,
 ) -> tuple[Trial, list[Trial]]:
-    """The cheapest trial that reaches the recall, or the one of best recall when none does; and all trials made.
+    """The cheapest trial that reaches the recall, or else the one with the best recall; and all trials.
 
-    From the fewest probes with the most thorough refinement: refine less as long as the recall is reached, probe more when it
-    is not. More of either finds more, so what is left out is no better.
+    Starts with the fewest probes and the most refinement: refines less while the recall is reached, probes more when it is not.
+    Recall grows with either, so the skipped pairs are no better.
     """
     trials: list[Trial] = []
     reaching: Trial | None = None
@@ -96,19 +94,19 @@ Rows = NDArray[np.float32 | np.float16]
 INSTEAD = "Use auto, flat, or a factory string such as IVF4096,Flat."
 BLOCK_BYTES = 64 << 20
 TRAIN_BYTES = 1 << 30
-# Faiss's own bounds of what k-means gains from.
+# Faiss's own bounds on training points per centroid.
 MOST_PER_CENTROID = 256
 LEAST_PER_CENTROID = 39
 LARGEST_K_FACTOR = 64
 LARGEST_EF = 8192
-# Rows that are compared again are read one here, one there; cells are read from end to end.
+# Cost of a byte read at random (refined rows, graph nodes) relative to a sequential one (cells).
 SCATTERED = 4
-# Faiss takes these strings, and ends the whole process when it trains or fills such an index.
+# Faiss accepts these strings but aborts the process when it trains or fills such an index.
 FATAL = re.compile(r"(?<![0-9])0+(?![0-9])|HNSW1(?![0-9])")
 
 
 class FactoryIndex:
-    """Rows of a (memory-mapped) matrix in a Faiss index, inner product; ids are row numbers."""
+    """A Faiss index over the rows of a (mapped) matrix, by inner product; ids are row numbers."""
 
     def __init__(self, index: Any, on_gpus: OnGpus | None, record: dict[str, Any]) -> None:
         self._index = index
@@ -140,7 +138,7 @@ class FactoryIndex:
 
     @classmethod
     def from_bytes(cls, values: NDArray[np.uint8], search: dict[str, int]) -> FactoryIndex:
-        """An index that was built and tuned elsewhere, to be searched on the CPU with these parameters."""
+        """A serialised index, searched on the CPU with the given parameters."""
         made = cls(load_faiss().deserialize_index(values), None, {})
         made._set(search)
         return made
@@ -161,8 +159,9 @@ class FactoryIndex:
         return similarities, ids
 
     def tune(self, queries: NDArray[np.float32], truth: NDArray[np.int64], recall: float) -> dict[str, Any]:
-        """Sets the search parameters to the cheapest found that reach the recall on these queries; returns what was chosen
-        and measured. When none reaches it, those with the best recall are set, and `reached` is false.
+        """Sets the cheapest search parameters that reach the recall on these queries, or else those with the best recall.
+
+        Returns the parameters, their recall, whether it was `reached`, and all trials.
         """
         k = truth.shape[1]
         name, probes, factors = self._ladders(k)
@@ -188,7 +187,7 @@ class FactoryIndex:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a manifest says of this index."""
+        """The index as a manifest describes it."""
         placed: dict[str, Any] = (
             {"device": "cpu"} if self._on_gpus is None else {"device": "gpu", "gpu": self._on_gpus.parameters}
         )
@@ -203,7 +202,7 @@ class FactoryIndex:
         self._search = parameters
 
     def _ladders(self, k: int) -> tuple[str, list[int], list[int]]:
-        """The parameter of this kind of index (or none), its values, and those of the refinement: cheapest first."""
+        """The search parameter of this kind of index (or ""), its values, and the refinement factors, cheapest first."""
         faiss = load_faiss()
         space = faiss.ParameterSpace()
         space.initialize(self._index)
@@ -220,7 +219,7 @@ class FactoryIndex:
         return "", [0], factors
 
     def _cost(self, parameters: dict[str, int], k: int) -> float:
-        """Bytes that one search reads, about."""
+        """The approximate number of bytes that one search reads."""
         faiss = load_faiss()
         row_bytes = 4.0 * self._index.d
         cost = SCATTERED * row_bytes * (parameters.get("efSearch", 0) + k * parameters.get("k_factor_rf", 0))
@@ -231,22 +230,22 @@ class FactoryIndex:
 
 
 def index_bytes(rows: int, width: int, factory: str) -> int:
-    """About what such an index holds at most while it is trained and filled; refuses what Faiss refuses."""
+    """The approximate peak memory of training and filling such an index; refuses strings that Faiss refuses."""
     index = _make(width, rows, factory)
     trained = 0 if index.is_trained else min(rows, _most_trained(index, width)) * 4 * width
-    # Faiss lets arrays grow by copying them to larger ones.
+    # Faiss grows arrays by copying, so both copies are in memory.
     return trained + 2 * rows * (sum(map(_row_bytes, _components(index))) or 4 * width)
 
 
 def _row_bytes(part: Any) -> int:
-    """What a component stores for a row: its code, its id where there are cells, its links in a graph."""
+    """The bytes that a component stores per row: the code, the id in a cell, the links of a graph."""
     codes = core(part.refine_index) if hasattr(part, "refine_index") else part
     links = 4 * part.hnsw.nb_neighbors(0) if hasattr(part, "hnsw") else 0
     return int(getattr(codes, "code_size", 0)) + (8 if hasattr(part, "nlist") else 0) + links
 
 
 def _most_trained(index: Any, width: int) -> int:
-    """Rows that training takes at most."""
+    """The largest number of training rows."""
     centroids = MOST_PER_CENTROID
     for part in _components(index):
         centroids = max(centroids, getattr(part, "nlist", 0), part.pq.ksub if hasattr(part, "pq") else 0)
@@ -257,50 +256,59 @@ def _make(d: int, rows: int, factory: str) -> Any:
     """The empty index."""
     faiss = load_faiss()
     for count, unit in re.findall(r"(?:^|,)IVF([0-9]{1,18})(?![0-9])([kM]?)", factory):
-        # Asked before Faiss allocates the cells.
+        # Checked before Faiss allocates the cells.
         if (nlist := int(count) * {"": 1, "k": 1 << 10, "M": 1 << 20}[unit]) > rows:
             fewer = max(1, rows // LEAST_PER_CENTROID)
             raise BadOption(
-                f"--index {factory}: {nlist:,} cells cannot be trained on {rows:,} rows. "
-                f"Use auto, flat, or fewer cells, of {LEAST_PER_CENTROID} rows each or more: IVF{fewer}."
+                Parameter("index", factory),
+                f": {nlist:,} cells cannot be trained on {rows:,} rows. Use auto, flat, or fewer cells, of "
+                f"{LEAST_PER_CENTROID} rows each or more: IVF{fewer}.",
             )
     with _refusals(factory):
         index = faiss.index_factory(d, factory, faiss.METRIC_INNER_PRODUCT)
     if FATAL.search(factory):
-        raise BadOption(f"--index {factory}: faiss cannot build it (a count in it is too small). {INSTEAD}")
+        raise BadOption(Parameter("index", factory), f": faiss cannot build it (a count in it is too small). {INSTEAD}")
     return index
 
 
 @contextmanager
 def _refusals(factory: str) -> Iterator[None]:
-    """What Faiss throws about a factory string, as a refusal of the option."""
+    """Turns Faiss's errors about a factory string into refusals of the parameter."""
     try:
         yield
     except RuntimeError as error:
-        # Asked only now, for a file may have the name of a factory string.
+        # Checked only now, because a file may have the name of a factory string.
         if _is_file(factory):
             raise BadOption(
-                f"--index {factory}: this is a file, and mmdiff builds its own index instead of reading one. {INSTEAD}"
+                Parameter("index", factory),
+                f": this is a file, and mmdiff builds its own index instead of reading one. {INSTEAD}",
             ) from error
-        raise BadOption(f"--index {factory}: faiss rejects it ({reason_of(error)}). {INSTEAD}") from error
+        raise BadOption(Parameter("index", factory), f": faiss rejects it ({reason_of(error)}). {INSTEAD}") from error
 
 
 def _is_file(name: str) -> bool:
     try:
         return Path(name).is_file()
-    except OSError:  # longer than a name can be
+    except OSError:  # longer than a file name can be
         return False
 
 
 def _refuse(device: Device, factory: str, reason: str) -> str:
-    """The reason why an index stays on the CPU, unless that is not what was asked for."""
+    """The reason why an index stays on the CPU; refused if the user requires a GPU."""
     if reason and device == "gpu":
-        raise BadOption(f"--device gpu with --index {factory}: {reason}. Use --device auto, or another index (IVF4096,PQ32).")
+        raise BadOption(
+            Parameter("device", "gpu"),
+            " with ",
+            Parameter("index", factory),
+            f": {reason}. Use ",
+            Parameter("device", "auto"),
+            ", or another index (IVF4096,PQ32).",
+        )
     return reason
 
 
 def _components(index: Any) -> Iterator[Any]:
-    """The index and what it wraps, outermost first."""
+    """The index and the indexes it wraps, outermost first."""
     faiss = load_faiss()
     index = core(index)
     yield index
@@ -311,7 +319,7 @@ def _components(index: Any) -> Iterator[Any]:
 
 
 def _train(index: Any, vectors: Rows, seed: int, with_gpus: bool, progress: Progress) -> dict[str, Any]:
-    """Trains on a sample; on GPUs even when the index itself cannot go there. Returns what it did."""
+    """Trains on a sample, on GPUs even if they cannot hold the index itself; returns the number of rows and the device."""
     if index.is_trained:
         return {"rows": 0}
     faiss = load_faiss()
@@ -319,7 +327,7 @@ def _train(index: Any, vectors: Rows, seed: int, with_gpus: bool, progress: Prog
         clusterings = (getattr(part, "cp", None), part.pq.cp if hasattr(part, "pq") else None)
         for clustering in filter(None, clusterings):
             clustering.seed = seed % (1 << 31)
-            # Few rows are in the record; Faiss would print a warning past us.
+            # Faiss would print a warning to stderr; the number of rows is in the manifest.
             clustering.min_points_per_centroid = 1
     picked = sample_rows(len(vectors), _most_trained(index, vectors.shape[1]), seed)
     with progress("training the index", len(picked), "rows") as advance:
@@ -338,7 +346,7 @@ def _train(index: Any, vectors: Rows, seed: int, with_gpus: bool, progress: Prog
 
 @contextmanager
 def _unless_out_of_memory() -> Iterator[None]:
-    """Gives up on the block when GPU memory runs out in it."""
+    """Leaves the block silently when GPU memory runs out in it."""
     try:
         yield
     except RuntimeError as error:
@@ -347,7 +355,7 @@ def _unless_out_of_memory() -> Iterator[None]:
 
 
 def sample_rows(rows: int, wanted: int, seed: int) -> NDArray[np.int64]:
-    """Row numbers, ascending: one at random from each of so many equal stretches, for rows in cell order are alike."""
+    """Ascending row numbers, one at random from each of `wanted` equal stretches: in cell order, close rows are similar."""
     if wanted >= rows:
         return np.arange(rows)
     edges = np.arange(wanted + 1) * rows // wanted

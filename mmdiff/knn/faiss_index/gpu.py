@@ -1,7 +1,7 @@
-"""A Faiss index on GPUs: training, placement and search (paper, supplement "Computation of the W0 blocks": eight of them).
+"""Faiss indexes on GPUs: training, placement and search (paper, supplement "Computation of the W0 blocks", uses eight GPUs).
 
-The index is built on the CPU and copied: to every GPU when it fits one, in shards over all of them when it does not. The CPU
-keeps its copy, for the blocks of queries for which GPU memory runs out.
+The index is built on the CPU and copied to every GPU if it fits one, else in shards over all of them. The copy on the CPU
+searches the blocks of queries for which GPU memory runs out.
 """
 
 from __future__ import annotations
@@ -16,64 +16,68 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.extras import load
 
 Lists = tuple[NDArray[np.float32], NDArray[np.int64]]
 Search = Callable[[NDArray[np.float32], int], Lists]
 
-# Faiss selects at most so many of anything on a GPU: neighbours, and cells to probe.
+# The most neighbours, or cells to probe, that Faiss selects on a GPU.
 MOST_SELECTED = 2048
-# Fewer queries than this do not run out of memory because they are too many.
+# Fewer queries than this are not split further when memory runs out.
 SMALLEST_PART = 256
 TEMPORARY_BYTES = 512 << 20
-# Faiss pins 256 MiB of host memory for each GPU, which would be no part of --memory; blocks of queries need much less.
+# Faiss pins 256 MiB of host memory per GPU by default, outside the memory budget; blocks of queries need much less.
 PINNED_BYTES = 32 << 20
-# What the CUDA context, cuBLAS and the rounding of allocations take of a GPU's free memory.
+# Share of a GPU's free memory that is used; the CUDA context, cuBLAS and rounded allocations take the rest.
 USABLE = 0.9
 GIB = float(1 << 30)
 
 
 def load_faiss() -> Any:
-    """The module, which faiss-cpu and faiss-gpu both provide."""
+    """The faiss module, of faiss-cpu or faiss-gpu."""
     return load("faiss", "building the graph")
 
 
 def gpus() -> int:
-    """How many GPUs Faiss can use."""
+    """The number of GPUs that Faiss can use."""
     faiss = load_faiss()
     return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
 def require_gpu() -> None:
-    """Refuses `--device gpu` where there is none, and says which half of it is missing."""
+    """Refuses device="gpu" without a usable GPU, and says whether the GPU or faiss-gpu is missing."""
     if gpus():
         return
     if not hasattr(load_faiss(), "StandardGpuResources"):
         raise BadOption(
-            "--device gpu: the installed faiss is the CPU one. Run: pip uninstall faiss-cpu && pip install 'mmdiff[gpu]', "
-            "or use --device cpu."
+            Parameter("device", "gpu"),
+            ": the installed faiss is the CPU one. Run: pip uninstall faiss-cpu && pip install 'mmdiff[gpu]', or use ",
+            Parameter("device", "cpu"),
+            ".",
         )
     raise BadOption(
-        "--device gpu: faiss-gpu is installed, but it sees no GPU. Look at nvidia-smi and CUDA_VISIBLE_DEVICES, "
-        "or use --device cpu."
+        Parameter("device", "gpu"),
+        ": faiss-gpu is installed, but it sees no GPU. Look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use ",
+        Parameter("device", "cpu"),
+        ".",
     )
 
 
 def reason_of(error: RuntimeError) -> str:
-    """The first line of what Faiss says, without the C++ function and source line in front of it."""
+    """The first line of a Faiss error, without the C++ function and source line."""
     said = re.sub(r"^Error in .*? at \S+:\d+: ", "", str(error), flags=re.DOTALL)
     said = re.sub(r"^Error: (?:'.*?' failed: (?=\S))?", "", said)
     return said.strip().partition("\n")[0].strip(" .")
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether an allocation on a GPU failed: Faiss has no class of exception for it, only the text."""
+    """Whether an allocation on a GPU failed. Faiss has no exception class for it, only the text."""
     return "alloc fail" in str(error) or "out of memory" in str(error)
 
 
 def core(index: Any) -> Any:
-    """The index behind the transformations of its vectors, which stay on the CPU, as the class that it is."""
+    """The index behind vector transformations (which stay on the CPU), downcast to its class."""
     faiss = load_faiss()
     index = faiss.downcast_index(index)
     return core(index.index) if isinstance(index, faiss.IndexPreTransform) else index
@@ -81,14 +85,14 @@ def core(index: Any) -> Any:
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes of GPU memory: what every GPU needs whatever it holds, and what is divided among shards."""
+    """Bytes of GPU memory: `common` on every GPU, `divided` among shards."""
 
     common: int
     divided: int
 
 
 def size_on_gpu(index: Any, rows: int) -> Size:
-    """An upper estimate for an index with so many rows, which need not be in it yet."""
+    """An upper estimate for an index with this many rows, filled or not."""
     inner = core(index)
     if not hasattr(inner, "nlist"):
         return Size(TEMPORARY_BYTES, rows * inner.d * 4)
@@ -99,18 +103,20 @@ def size_on_gpu(index: Any, rows: int) -> Size:
 
 @dataclass(frozen=True)
 class Placement:
+    """The GPUs of an index, which hold shards of it or a replica each."""
+
     devices: tuple[int, ...]
     sharded: bool
 
 
 def placements(size: Size, free: Sequence[int | None]) -> list[Placement]:
-    """Where the index may go, best first, given the free bytes of each GPU (None: unknown, so that only trying tells)."""
+    """Possible placements, best first, given the free bytes of each GPU (None: unknown, found out by trying)."""
 
     def having(needed: int) -> tuple[int, ...]:
-        return tuple(device for device, room in enumerate(free) if room is None or room * USABLE >= needed)
+        return tuple(device for device, there in enumerate(free) if there is None or there * USABLE >= needed)
 
     found = [Placement(devices, False)] if (devices := having(size.common + size.divided)) else []
-    # Shards are of equal size: a small GPU is left out when the others hold the index better without it.
+    # Shards have equal sizes: a small GPU is left out if the index fits the others without it.
     for count in range(len(free), 1, -1):
         if len(devices := having(size.common + -(-size.divided // count))) >= count:
             return [*found, Placement(devices[:count], True)]
@@ -118,25 +124,25 @@ def placements(size: Size, free: Sequence[int | None]) -> list[Placement]:
 
 
 def free_memory(count: int) -> list[int | None]:
-    """Free bytes of each GPU. Faiss's Python module does not tell; the CUDA runtime that its wheel loads globally does."""
+    """The free bytes of each GPU, from the CUDA runtime that Faiss's wheel loads; Faiss itself does not expose them."""
     runtime = ctypes.CDLL(None)
     if not hasattr(runtime, "cudaMemGetInfo"):
         return [None] * count
-    before, room, total = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t()
+    before, available, total = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t()
     runtime.cudaGetDevice(ctypes.byref(before))
     free: list[int | None] = []
     for device in range(count):
-        failed = runtime.cudaSetDevice(device) or runtime.cudaMemGetInfo(ctypes.byref(room), ctypes.byref(total))
-        free.append(None if failed else room.value)
+        failed = runtime.cudaSetDevice(device) or runtime.cudaMemGetInfo(ctypes.byref(available), ctypes.byref(total))
+        free.append(None if failed else available.value)
     runtime.cudaSetDevice(before)
     return free
 
 
 def obstacle(index: Any, rows: int) -> str:
-    """Why GPUs cannot hold this index with so many rows, or nothing. Asked before training, which may take an hour."""
+    """The reason why GPUs cannot hold this index with this many rows, or "". Checked before a training of up to an hour."""
     faiss = load_faiss()
     inner = core(index)
-    # Subclasses are other layouts (IndexIVFFlatDedup), which copying to a GPU would lose.
+    # Subclasses have other layouts (IndexIVFFlatDedup), which a copy to a GPU would lose.
     if type(inner) not in (
         *(faiss.IndexFlat, faiss.IndexFlatIP),
         *(faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer),
@@ -146,8 +152,8 @@ def obstacle(index: Any, rows: int) -> str:
         return f"GPUs cannot hold a coarse quantiser that is a Faiss {type(quantizer).__name__}"
     size, free = size_on_gpu(index, rows), free_memory(gpus())
     if not (places := placements(size, free)):
-        rooms = ", ".join(f"{(room or 0) / GIB:.1f}" for room in free)
-        return f"{(size.common + size.divided) / GIB:.1f} GiB of index do not fit the GPUs, which have {rooms} GiB free"
+        shown = ", ".join(f"{(there or 0) / GIB:.1f}" for there in free)
+        return f"{(size.common + size.divided) / GIB:.1f} GiB of index do not fit the GPUs, which have {shown} GiB free"
     try:
         _copy(index, Placement(places[0].devices[:1], False), rows)
     except RuntimeError as error:
@@ -156,10 +162,10 @@ def obstacle(index: Any, rows: int) -> str:
 
 
 def _copy(index: Any, placement: Placement, rows: int) -> Any:
-    """The index on GPUs. Any RuntimeError is Faiss's."""
+    """The index on GPUs; raises Faiss's RuntimeError."""
     faiss = load_faiss()
     options = faiss.GpuMultipleClonerOptions()
-    # Tables that only L2 distances have a use for.
+    # Precomputed tables are only used for L2 distances.
     options.usePrecomputed = False
     options.indicesOptions = faiss.INDICES_32_BIT if rows < 1 << 31 else faiss.INDICES_64_BIT
     options.shard = placement.sharded
@@ -172,9 +178,9 @@ def _copy(index: Any, placement: Placement, rows: int) -> Any:
 
 @contextmanager
 def clustering_on_gpus(ivf: Any) -> Iterator[None]:
-    """Within it, training assigns points to centroids on all GPUs; centroids end up in the CPU's coarse quantiser."""
+    """Lets training assign points to centroids on all GPUs; the centroids end up in the CPU's coarse quantiser."""
     faiss = load_faiss()
-    # The index does not own what it is given here, so this name keeps it alive.
+    # The index does not own its clustering index; this variable keeps it alive.
     assigning = faiss.index_cpu_to_all_gpus(faiss.IndexFlatIP(ivf.d))
     ivf.clustering_index = assigning
     try:
@@ -185,7 +191,7 @@ def clustering_on_gpus(ivf: Any) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a search in parts found, and how often GPU memory ran out for it."""
+    """Lists of a search in parts, and how often a part was split or searched on the CPU."""
 
     lists: Lists
     splits: int
@@ -193,9 +199,9 @@ class Parts:
 
 
 def search_in_parts(on_gpus: Search, on_cpu: Search, queries: NDArray[np.float32], k: int) -> Parts:
-    """Searches the block in halves, quarters ... while GPU memory runs out, and on the CPU what is small and still too large.
+    """Searches a block in halves, quarters, ... while GPU memory runs out; parts of SMALLEST_PART go to the CPU.
 
-    The next block starts whole again: what took the memory may have been another process.
+    The next block starts whole again: another process may have taken the memory.
     """
     similarities = np.empty((len(queries), k), np.float32)
     ids = np.empty((len(queries), k), np.int64)
@@ -219,7 +225,7 @@ def search_in_parts(on_gpus: Search, on_cpu: Search, queries: NDArray[np.float32
 
 
 class OnGpus:
-    """An index that searches on GPUs, with the index on the CPU that it was copied from behind it."""
+    """An index on GPUs, with the index on the CPU that it was copied from as a fallback."""
 
     def __init__(self, cpu: Any, index: Any, placement: Placement) -> None:
         self._cpu = cpu
@@ -244,7 +250,7 @@ class OnGpus:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a manifest says: `fallbacks` are parts of blocks that the CPU searched."""
+        """The placement as a manifest describes it; `fallbacks` counts parts of blocks that the CPU searched."""
         return {
             "gpus": len(self._placement.devices),
             "layout": "sharded" if self._placement.sharded else "replicated",
@@ -255,7 +261,7 @@ class OnGpus:
 
 
 def to_gpus(index: Any) -> OnGpus | str:
-    """The built index on the GPUs, or why it is not there: memory may have gone since it was planned."""
+    """The built index on the GPUs, or the reason why it is not there: memory may have been taken since it was planned."""
     rows = int(index.ntotal)
     reason = "its memory on the GPUs is no longer free"
     for placement in placements(size_on_gpu(index, rows), free_memory(gpus())):

@@ -1,1 +1,1 @@
-"""Searching neighbours: exact, in cells, through neighbours' neighbours, and for points outside the collection."""
+"""Search for neighbours: exhaustive, within cells, over neighbours' neighbours, and for points outside the background."""

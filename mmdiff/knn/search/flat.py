@@ -1,7 +1,4 @@
-"""Exact search: every query against every vector, as products of blocks. The reference, and the way for small sets.
-
-How many of the true neighbours are in the lists, measured on a sample against exact search.
-"""
+"""Exact search by products of blocks, for small sets and as the reference; recall of lists, measured on a sample against it."""
 
 from __future__ import annotations
 
@@ -19,13 +16,19 @@ from mmdiff.kernels.jit import kernel
 from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, keep_best, merge, settle
 from mmdiff.runtime.threads import in_threads
 
-# A tile of scores and the vectors it comes from fit the second-level cache.
+# A tile of scores and its vectors fit the second-level cache.
 QUERY_TILE = 256
 VECTOR_TILE = 1024
 
+# Standard deviations of a two-sided 95 % confidence interval.
+_DEVIATIONS = 1.96
+
+# Vectors that an exact search of a sample reads at a time.
+_BLOCK_ROWS = 1 << 15
+
 
 def search_flat(queries: NDArray[Any], vectors: NDArray[Any], k: int) -> Lists:
-    """The k nearest of `vectors` to each query, exactly; ids are row numbers."""
+    """The exact k nearest vectors of each query; ids are row numbers."""
     neighbors = np.empty((len(queries), k), np.uint32)
     similarities = np.empty((len(queries), k), np.float32)
     _search(for_kernels(queries), for_kernels(vectors), neighbors, similarities)
@@ -34,7 +37,7 @@ def search_flat(queries: NDArray[Any], vectors: NDArray[Any], k: int) -> Lists:
 
 @kernel
 def as_matrix(vectors: NDArray[Any], start: int, stop: int, out: NDArray[np.float32]) -> None:
-    """Stored rows as a matrix of float32."""
+    """Writes rows start..stop-1 as float32."""
     for i in range(start, stop):
         for j in range(vectors.shape[1]):
             out[i - start, j] = half_to_float(vectors[i, j])
@@ -49,12 +52,12 @@ def offer_scores(
     floor: NDArray[np.float32],
     keep: int,
 ) -> None:
-    """Offers a tile of scores to the rows of candidates; `floor` is what a candidate of each row must reach.
+    """Adds the entries of a tile that reach the `floor` of their row to the candidates; full rows get a higher floor.
 
-    Rows of `tile` belong to the rows of candidates named in `rows`, columns to the ids in `ids`. No pair may come twice.
+    Row i of the tile belongs to candidates `rows[i]`, column j to node `ids[j]`. No pair may be offered twice.
     """
     scores, nodes, counts = candidates
-    room = scores.shape[1]
+    capacity = scores.shape[1]
     for i in range(tile.shape[0]):
         row = rows[i]
         count, least = counts[row], floor[row]
@@ -62,7 +65,7 @@ def offer_scores(
             if tile[i, j] >= least:
                 scores[row, count], nodes[row, count] = tile[i, j], ids[j]
                 count += 1
-                if count == room:
+                if count == capacity:
                     count = keep_best(scores[row], nodes[row], count, keep)
                     least = np.float32(np.inf)
                     for q in range(count):
@@ -94,15 +97,9 @@ def _search(
         settle(queries[start:stop], vectors, candidates, similarities[start:stop], neighbors[start:stop])
 
 
-# Two-sided, 95 %.
-_DEVIATIONS = 1.96
-# Vectors are compared with all queries at once, a few at a time: each is read once.
-_BLOCK_ROWS = 1 << 15
-
-
 @dataclass(frozen=True)
 class Recall:
-    """A share with its confidence interval."""
+    """A recall with the half-width of its 95 % confidence interval."""
 
     value: float
     margin: float
@@ -115,27 +112,27 @@ class Recall:
 
 @dataclass(frozen=True)
 class Sample:
-    """Queries with their exact lists. `last` is the similarity of the k-th neighbour of each."""
+    """Queries with their exact neighbours. `last` is the similarity of each query's k-th neighbour."""
 
     rows: NDArray[np.int64]
     neighbors: NDArray[np.uint32]
     last: NDArray[np.float32]
 
     def recall(self, similarities: NDArray[np.float32]) -> Recall:
-        """Of lists with these similarities. Whoever is as near as the true k-th neighbour is a true one: equals are equal."""
+        """The recall of lists with these similarities; every neighbour as near as the true k-th counts as true."""
         shares = (similarities >= self.last[:, None]).mean(axis=1)
         margin = _DEVIATIONS * float(shares.std()) / np.sqrt(len(shares))
         return Recall(float(shares.mean()), float(margin), len(shares))
 
 
 def draw(vectors: NDArray[Any], k: int, count: int, seed: int) -> Sample:
-    """Rows at random, with their exact neighbours among all."""
+    """Draws rows at random and finds their exact neighbours among all rows."""
     rows = np.sort(np.random.default_rng(seed).choice(len(vectors), min(count, len(vectors)), replace=False))
     return exact(vectors[rows], vectors, k, rows)
 
 
 def exact(queries: NDArray[Any], vectors: NDArray[Any], k: int, rows: NDArray[np.int64]) -> Sample:
-    """Queries of any kind with their exact neighbours among the vectors."""
+    """Finds the exact neighbours of queries among the vectors; `rows` identify the queries."""
 
     def search(start: int) -> Lists:
         neighbors, similarities = search_flat(queries, vectors[start : start + _BLOCK_ROWS], k)

@@ -1,12 +1,9 @@
-"""Search for points that are not in the background (seeds, test points): `W_LB` in the paper.
+"""Points outside the background (seeds, test points): the blocks `W_LB` and `W_BL` of W0 (paper, section 3.5).
 
-The nearest cells of each point are searched in full, as products of matrices; then the lists of the background that are there
-already (`knn/BB`) lead further, from neighbours to their neighbours.
-
-Which labelled points enter the lists of the background: `W_BL` in the paper, pruned by what each list has already.
-
-A seed enters the list of a background row if it is nearer than the row's k-th neighbour. The comparison is a product of blocks:
-with all seeds where that is cheap, as in the paper; otherwise with those that probe the row's cell.
+`Probe` finds the background nodes nearest to a point: its nearest cells are searched in full, then the lists of the background
+(`knn/BB`) lead on to neighbours' neighbours. `Entrance` finds the points that enter the lists of the background: a point enters
+a list if it is nearer than the k-th neighbour. Rows are compared with all points where that is cheap, as in the paper, else
+with the points that probe the row's cell.
 """
 
 from __future__ import annotations
@@ -26,21 +23,21 @@ from mmdiff.knn.search.refine import refine
 from mmdiff.knn.search.topk import Lists, keep_best, similarity, sort_best
 from mmdiff.knn.search.visits import gather, search_visited
 
-# Multiply-adds that are cheaper than being clever: some ten seconds.
+# Up to this many multiply-adds the search is exhaustive: it takes some ten seconds.
 EXHAUSTIVE = 10**12
 
 _PASSES = 2
 _FEWEST_PROBES = 8
 _SAMPLE = 1024
-# Scores of points with centroids that are in work at once: a few dozen MB, however many cells there are.
+# Scores of points with centroids that are computed at once: a few dozen MB.
 SCORES_AT_ONCE = 1 << 21
 
 
 class Probe:
-    """Finds the background nodes nearest to points outside it, with the recall that is asked for."""
+    """Finds the background nodes nearest to points outside it, with a given recall."""
 
     def __init__(self, cells: Cells, lists: NDArray[np.uint32], points: NDArray[Any], recall: float, seed: int) -> None:
-        """Decides on a sample of the points how many cells to probe; few points are compared with everything."""
+        """Tunes the number of probed cells on a sample of the points; few points are compared with all nodes instead."""
         self.cells, self.lists = cells, lists
         self.probes = 0
         self.facts: Json = {"exhaustive": True, "recall": 1.0}
@@ -65,7 +62,7 @@ class Probe:
 
 
 def search_cells(queries: NDArray[Any], cells: Cells, lists: NDArray[np.uint32], probes: int, k: int) -> Lists:
-    """The k nearest background nodes of each query: in its nearest `probes` cells, and around what is found there."""
+    """The k nearest background nodes of each query: in its nearest `probes` cells, then by neighbours' neighbours."""
     nearest, tree = nearest_cells(queries, cells, probes), cells.forest.trees[0]
     every = np.arange(len(queries))
     neighbors, similarities = search_visited(queries, every, cells.vectors, nearest, tree.members, tree.offsets, k)
@@ -75,7 +72,7 @@ def search_cells(queries: NDArray[Any], cells: Cells, lists: NDArray[np.uint32],
 
 
 def nearest_cells(points: NDArray[Any], cells: Cells, probes: int) -> NDArray[np.uint32]:
-    """The cells whose centroids are nearest to each point, in no order."""
+    """The `probes` cells whose centroids are nearest to each point, in no order."""
     count = len(cells.centroids)
     nearest = np.empty((len(points), min(probes, count)), np.uint32)
     block = max(1, SCORES_AT_ONCE // count)
@@ -86,12 +83,12 @@ def nearest_cells(points: NDArray[Any], cells: Cells, probes: int) -> NDArray[np
     return nearest
 
 
-# Products in float32 are off by less; who is that close is compared exactly.
+# The error of float32 products is smaller; pairs within it are compared exactly.
 _SLACK = np.float32(1e-5)
 
 
 class Entrance:
-    """The points (seeds, and test points when transductive) that enter the lists of the background."""
+    """Finds the points (seeds, and test points when transductive) that enter the lists of the background."""
 
     def __init__(self, cells: Cells, BB: Lists, points: NDArray[Any], recall: float, seed: int) -> None:
         self.cells, self.points = cells, points
@@ -102,7 +99,7 @@ class Entrance:
             self._tune(recall, seed)
 
     def of(self, start: int, stop: int) -> Lists:
-        """For rows of the background the points that enter their lists."""
+        """The points that enter the lists of background rows start..stop-1."""
         if self._points_of is None:
             return self._compare(start, stop, np.arange(len(self.points)))
         offsets = self.cells.forest.trees[0].offsets
@@ -119,21 +116,21 @@ class Entrance:
         return entering(self.cells.vectors[start:stop], last, self.points, chosen, len(self.cells.vectors), self.BB[0].shape[1])
 
     def _tune(self, recall: float, seed: int) -> None:
-        """As many cells a point as it takes for the recall, on a sample of rows that are compared with all points."""
+        """Doubles the number of cells per point until the recall is reached on a sample of rows."""
         rows = np.sort(np.random.default_rng(seed).choice(len(self.cells.vectors), _SAMPLE, replace=False))
         everything = np.arange(len(self.points))
         truth = [set(self._compare(row, row + 1, everything)[0][0].tolist()) - {int(NONE)} for row in rows.tolist()]
         probes, reached = _FEWEST_PROBES, 0.0
         while reached < recall and probes < len(self.cells.centroids):
             probes *= 2
-            self._points_of = self._that_probe(probes)
+            self._points_of = self._points_by_cell(probes)
             found = [set(self.of(row, row + 1)[0][0].tolist()) for row in rows.tolist()]
             total = sum(map(len, truth))
             reached = sum(len(a & b) for a, b in zip(truth, found, strict=True)) / total if total else 1.0
         self.facts = {"exhaustive": False, "probes": probes, "recall": round(reached, 5), "queries": len(rows)}
 
-    def _that_probe(self, probes: int) -> list[NDArray[np.int64]]:
-        """For each cell the points that have it among their nearest ones."""
+    def _points_by_cell(self, probes: int) -> list[NDArray[np.int64]]:
+        """The points that probe each cell."""
         cells = nearest_cells(self.points, self.cells, probes)
         points = np.repeat(np.arange(len(cells)), cells.shape[1])[np.argsort(cells.reshape(-1), kind="stable")]
         sizes = np.bincount(cells.reshape(-1), minlength=len(self.cells.centroids))
@@ -143,7 +140,7 @@ class Entrance:
 def entering(
     rows: NDArray[Any], last: NDArray[np.float32], points: NDArray[Any], chosen: NDArray[np.int64], first_id: int, k: int
 ) -> Lists:
-    """For each row the chosen points that are nearer than `last`, the similarity of its k-th neighbour; ids from `first_id`."""
+    """The chosen points that are nearer to each row than its k-th neighbour (of similarity `last`); ids begin at `first_id`."""
     neighbors = np.full((len(rows), k), NONE, np.uint32)
     similarities = np.full((len(rows), k), -np.inf, np.float32)
     _entering(for_kernels(rows), last, for_kernels(points), chosen, first_id, neighbors, similarities)

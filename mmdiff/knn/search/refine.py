@@ -1,7 +1,7 @@
-"""Neighbours' neighbours: whoever is near to my neighbours is likely to be near to me. One pass improves all lists at once.
+"""Refinement by neighbours' neighbours, as in NN-descent: a neighbour of a neighbour is likely to be a neighbour.
 
-A pass reads the lists of the pass before and writes new ones, row by row, so the result does not depend on the order of the
-work. Rows are in cell order: what a row looks at, the next row looks at too, and finds in the cache.
+A pass reads the lists of the pass before and writes new ones, so the result does not depend on the order of the work. Rows are
+in cell order, so consecutive rows share candidates, which are then in cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mmdiff.kernels.floats import for_kernels
 from mmdiff.kernels.jit import kernel
 from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, keep_best, quick_similarity, settle
 
-# The table has twice as many places as there can be candidates, and never fewer than this.
+# The hash table has at least twice as many places as there can be candidates, and at least this many.
 _SMALLEST_TABLE = 1 << 12
 
 
@@ -27,7 +27,7 @@ def refine(
     own_similarities: NDArray[np.float32],
     lists: NDArray[np.uint32],
 ) -> Lists:
-    """Lists of `queries`, given those they have (`own`) and those of all nodes (`lists`), which lead to new candidates."""
+    """Refined lists of the queries: the best of their current neighbours (`own`) and of these nodes' neighbours (`lists`)."""
     neighbors, similarities = np.empty_like(own), np.empty_like(own_similarities)
     table = np.full(table_size(own.shape[1], lists.shape[1]), NONE, np.uint32)
     _refine(for_kernels(vectors), for_kernels(queries), own, own_similarities, lists, table, neighbors, similarities)
@@ -35,13 +35,13 @@ def refine(
 
 
 def table_size(own: int, of_each: int) -> int:
-    """Places of the table of those that were looked at, for so many neighbours with so many of their own."""
+    """The size of the hash table of visited nodes, for `own` neighbours with `of_each` neighbours each."""
     return max(_SMALLEST_TABLE, 1 << int(2 * own * (of_each + 1) - 1).bit_length())
 
 
 @kernel
 def _is_new(table: NDArray[np.uint32], used: NDArray[np.int64], count: int, node: np.uint32) -> bool:
-    """Enters a node into a hash table; says whether it was not there."""
+    """Inserts a node into the hash table of visited nodes; returns whether it is new."""
     mask = len(table) - 1
     place = (np.int64(node) * 2654435761 >> 7) & mask
     while table[place] != NONE:

@@ -1,8 +1,8 @@
-"""Lists of the best neighbours, as kernels keep them: candidates are offered, the best k stay.
+"""Top-k lists in kernels: candidates are collected, the best k are kept.
 
-An order holds everywhere: by similarity, falling, then by id. The similarity of a pair is its inner product, summed in
-float64 and rounded to float32, so it does not depend on which block of the graph finds the pair first; the float32 scores that
-candidates are offered with only decide who is looked at more closely.
+Lists are ordered by decreasing similarity, then by id. The similarity of a pair is its inner product, summed in float64 and
+rounded to float32, so that it does not depend on the block of W0 that finds the pair. Candidates are preselected by float32
+scores only.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Candidates(NamedTuple):
 
 
 Lists = tuple[NDArray[np.uint32], NDArray[np.float32]]
-"""Neighbours and similarities of some rows, k each."""
+"""Neighbours and similarities of some rows, k per row."""
 
-# Rows are selected from this many times k candidates at a time: fewer selections, and still in cache.
+# Candidates are collected up to this many times k before the best are selected: fewer selections, still in cache.
 ROOM = 3
-# Scores in float32 may put two candidates in the wrong order: so many more than k are kept to be compared exactly.
+# float32 scores may swap close candidates, so this many more than k are kept for the exact comparison.
 SPARE = 4
 
 
 @kernel
 def similarity(a: NDArray[Any], b: NDArray[Any]) -> np.float32:
-    """The inner product of two stored rows, the same whoever asks."""
+    """The exact inner product of two stored rows: summed in float64, rounded to float32."""
     total = 0.0
     for j in range(len(a)):
         total += np.float64(half_to_float(a[j])) * np.float64(half_to_float(b[j]))
@@ -45,7 +45,7 @@ def similarity(a: NDArray[Any], b: NDArray[Any]) -> np.float32:
 
 @kernel
 def quick_similarity(a: NDArray[Any], b: NDArray[Any]) -> np.float32:
-    """The same in float32: for candidates that are many."""
+    """The inner product in float32, for preselecting candidates."""
     total = np.float32(0)
     for j in range(len(a)):
         total += half_to_float(a[j]) * half_to_float(b[j])
@@ -54,12 +54,13 @@ def quick_similarity(a: NDArray[Any], b: NDArray[Any]) -> np.float32:
 
 @kernel
 def better(score: np.float32, node: int, other_score: np.float32, other: int) -> bool:
+    """Whether a candidate comes before another in a list."""
     return bool(score > other_score or (score == other_score and node < other))
 
 
 @kernel
 def offer(scores: NDArray[np.float32], nodes: NDArray[np.uint32], count: int, score: np.float32, node: int) -> int:
-    """Adds a candidate to a row of candidates unless it is there; returns how many there are then."""
+    """Adds a candidate to a row unless the row has it; returns the new count."""
     known = False
     for q in range(count):
         known |= nodes[q] == node
@@ -72,7 +73,7 @@ def offer(scores: NDArray[np.float32], nodes: NDArray[np.uint32], count: int, sc
 
 @kernel
 def keep_best(scores: NDArray[np.float32], nodes: NDArray[np.uint32], count: int, keep: int) -> int:
-    """Moves the best `keep` of `count` candidates to the front (in no order); returns how many are left (quickselect)."""
+    """Moves the best `keep` of `count` candidates to the front, in no order, by quickselect; returns the new count."""
     if count <= keep:
         return count
     low, high = 0, count - 1
@@ -101,7 +102,7 @@ def keep_best(scores: NDArray[np.float32], nodes: NDArray[np.uint32], count: int
 
 @kernel
 def sort_best(scores: NDArray[np.float32], nodes: NDArray[np.uint32], count: int) -> None:
-    """Puts a row of candidates in order (by insertion: rows are short)."""
+    """Sorts a row of candidates by insertion, since rows are short."""
     for i in range(1, count):
         score, node = scores[i], nodes[i]
         j = i
@@ -119,7 +120,7 @@ def settle(
     similarities: NDArray[np.float32],
     neighbors: NDArray[np.uint32],
 ) -> None:
-    """Lists from candidates: exact similarities for the best few of each query, the best k of these in order."""
+    """Writes lists from candidates: the best k of each query, by exact similarity, in order."""
     scores, nodes, counts = candidates
     k = neighbors.shape[1]
     for i in range(len(queries)):
@@ -133,7 +134,7 @@ def settle(
 
 
 def settle_candidates(queries: NDArray[Any], vectors: NDArray[Any], candidates: NDArray[np.int64], k: int) -> Lists:
-    """Lists from ids that some index proposed, -1 for none: exact similarities, in order, each once."""
+    """Lists from the ids that an index proposes (-1: none): distinct, by exact similarity, in order."""
     neighbors = np.empty((len(queries), k), np.uint32)
     similarities = np.empty((len(queries), k), np.float32)
     _settle_candidates(for_kernels(queries), for_kernels(vectors), candidates, similarities, neighbors)
@@ -163,7 +164,7 @@ def _settle_candidates(
 
 
 def merge(first: Lists, second: Lists) -> Lists:
-    """The best of two sets of lists of the same rows, as many as the first has places; who is in both counts once."""
+    """Merges two lists of each row, to the length of the first; a node in both counts once."""
     neighbors, similarities = np.empty_like(first[0]), np.empty_like(first[1])
     _merge(*first, *second, neighbors, similarities)
     return neighbors, similarities
@@ -186,7 +187,7 @@ def _merge(
             if no_a and no_b:
                 neighbors[i, q], similarities[i, q] = NONE, -np.inf
             elif not no_a and not no_b and nodes_a[i, a] == nodes_b[i, b]:
-                # The similarity of a pair is the same wherever it was found, so both are at the head of what is left.
+                # The similarity of a pair is the same in both lists, so a common node reaches the head of both at once.
                 neighbors[i, q], similarities[i, q] = nodes_a[i, a], scores_a[i, a]
                 a += 1
                 b += 1

@@ -1,7 +1,7 @@
-"""Search by visits: each query names the cells that it looks into, and the queries of a cell meet its members in one product.
+"""Search within cells: each query visits some cells, and all queries of a cell are compared with its members in one product.
 
-Within a cell everything is compared with everything by a matrix product, which costs a fraction of looking at the same pairs
-one query at a time. The background searches itself so (`forest.py`), and so do points that are not in it (`probe.py`).
+A matrix product costs a fraction of comparing the same pairs one query at a time. Used for the background (`cells/forest.py`)
+and for points outside it (`outside.py`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ def search_visited(
     offsets: NDArray[np.int64],
     k: int,
 ) -> Lists:
-    """For each of some `rows` of `queries` the nearest vectors that its cells hold: row i visits the cells `visits[i]`.
+    """The k nearest vectors in the visited cells, for the given rows of `queries`: row `rows[i]` visits cells `visits[i]`.
 
-    Cell c holds `members[offsets[c] : offsets[c + 1]]`; no vector may be in two cells of a visit. Queries that visit the same
-    cells share work.
+    Cell c holds `members[offsets[c] : offsets[c + 1]]`. The cells that a query visits must be disjoint.
     """
     neighbors = np.empty((len(rows), k), np.uint32)
     similarities = np.empty((len(rows), k), np.float32)
@@ -39,7 +38,7 @@ def search_visited(
 
 @kernel
 def gather(vectors: NDArray[Any], rows: NDArray[Any], out: NDArray[np.float32]) -> None:
-    """Scattered rows as a matrix of float32."""
+    """Writes scattered rows as a matrix of float32."""
     for i in range(len(rows)):
         for j in range(vectors.shape[1]):
             out[i, j] = half_to_float(vectors[rows[i], j])

@@ -1,6 +1,6 @@
-"""The searches of the background, as others can do them too: each says what it reads, and maps it where it is done.
+"""Searches of the background as work units: each names its inputs, and opens them in the process that runs it.
 
-A chunk of lists is searched in pieces. Which rows a piece has decides how scores are rounded, so that is told as well.
+A chunk of lists is searched in pieces. The rows of a piece decide how scores are rounded, so their number is part of the work.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Find = Callable[[int, int], Lists]
 
 
 class Search(Protocol):
-    """A search that can be sent."""
+    """A search that can be sent to a worker."""
 
     def open(self) -> Find: ...
 
 
 @dataclass(frozen=True)
 class Exactly:
-    """Everything is compared with everything."""
+    """Exhaustive search."""
 
     cells: Artifact
     k: int
@@ -52,7 +52,7 @@ class Exactly:
 
 @dataclass(frozen=True)
 class WithinCells:
-    """Within the cells of one partition, whose rows are taken cell after cell."""
+    """Search within the cells of one partition, cell after cell."""
 
     cells: Artifact
     partition: int
@@ -66,7 +66,7 @@ class WithinCells:
 
 @dataclass(frozen=True)
 class BestOf:
-    """The best of what all partitions have found; `places` say where each row stands in the order of a partition."""
+    """Merger of the lists of all partitions; `places` has the place of each row in the order of a partition."""
 
     found: tuple[ListWriter, ...]
     places: tuple[ArrayWriter, ...]
@@ -83,7 +83,7 @@ class BestOf:
 
 @dataclass(frozen=True)
 class NeighboursNeighbours:
-    """One pass over the lists of the pass before."""
+    """One refinement pass over the lists of the pass before."""
 
     cells: Artifact
     before: ListWriter
@@ -101,7 +101,7 @@ class NeighboursNeighbours:
 
 @dataclass(frozen=True)
 class InIndex:
-    """With an index that was built and tuned elsewhere, and lies on disk as bytes."""
+    """Search with a Faiss index that was built and tuned by another process and lies on disk as bytes."""
 
     cells: Artifact
     index: ArrayWriter
@@ -113,7 +113,7 @@ class InIndex:
         find = find_in(index, self.cells.array("vectors"), self.k)
 
         def on_all_cores(start: int, stop: int) -> Lists:
-            # Dask allows each library of a worker one thread, unless it is told otherwise on the thread that asks.
+            # Dask limits the libraries of a worker to one thread; the limit is lifted by the calling thread.
             load_faiss().omp_set_num_threads(cores())
             return find(start, stop)
 
@@ -121,7 +121,7 @@ class InIndex:
 
 
 def find_in(index: FactoryIndex, vectors: Any, k: int) -> Find:
-    """The search of rows with an index that is in memory."""
+    """The search of rows with a Faiss index in memory."""
 
     def find(start: int, stop: int) -> Lists:
         found = index.search(np.asarray(vectors[start:stop], np.float32), k + SPARE)[1]
@@ -131,11 +131,11 @@ def find_in(index: FactoryIndex, vectors: Any, k: int) -> Find:
 
 
 Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
-"""Does something for each of some pieces: one after the other, or some at a time."""
+"""Applies a function to pieces, one after the other or several at a time."""
 
 
 def chunk_of_lists(find: Find, rows: tuple[int, int], k: int, piece_rows: int, each: Each = map) -> Lists:
-    """The lists of a chunk of rows, piece by piece: candidates take more room than lists."""
+    """The lists of a chunk of rows, piece by piece, because candidates take more memory than lists."""
     start, stop = rows
     neighbors, similarities = np.empty((stop - start, k), np.uint32), np.empty((stop - start, k), np.float32)
 
@@ -150,7 +150,7 @@ def chunk_of_lists(find: Find, rows: tuple[int, int], k: int, piece_rows: int, e
 
 @dataclass(frozen=True)
 class Chunks:
-    """Chunks of lists, for others to search and write. `threads` is how many the memory of each of them allows for."""
+    """Chunks of lists that workers search and write. `threads` is the number that fits the memory of each worker."""
 
     search: Search
     neighbors: WorkerTarget
