@@ -1,4 +1,4 @@
-"""What the user sees when something goes wrong: a sentence on stderr and an exit code, never a traceback for their own mistake.
+"""Errors as the user sees them: a sentence on stderr and an exit code, never a traceback for a mistake of the user's.
 
 0 done, 1 the store is damaged or the disk is full, 2 the user's file or option, 130 interrupted.
 """
@@ -57,7 +57,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def _sentence(error: Any, words: Sequence[str]) -> str:
-    """What is wrong with a command line, in our own words."""
+    """The fault of a command line, in our own words."""
     parameter = getattr(error, "param", None)
     command = error.ctx.command_path if error.ctx is not None else "mmdiff"
     see = f"See {command.replace('root', 'mmdiff', 1)} --help."

@@ -39,7 +39,7 @@ def command(
         ),
     ] = None,
     metric: Annotated[
-        Metric, typer.Option(help="What --distances holds: Euclidean distances (not squared), or inner products.")
+        Metric, typer.Option(help="Content of --distances: Euclidean distances (not squared), or inner products.")
     ] = Metric.distance,
     edge_weights: EdgeWeights = Weights.constant,
     sigma: Sigma = None,

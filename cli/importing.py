@@ -21,14 +21,14 @@ class Role(StrEnum):
 
 
 class Dtype(StrEnum):
-    """How vectors are stored."""
+    """Type of stored vectors."""
 
     float32 = "float32"
     float16 = "float16"
 
 
 class OnBad(StrEnum):
-    """How rows with NaN, Inf or only zeros are treated."""
+    """Treatment of rows with NaN, Inf or only zeros."""
 
     error = "error"
     drop = "drop"
@@ -67,7 +67,7 @@ def command(
         str | None,
         typer.Option(metavar="FILE", help="Names of class numbers: `.txt` (line i is class i), `.json` or `.csv`."),
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="How vectors are stored.")] = Dtype.float32,
+    dtype: Annotated[Dtype, typer.Option(help="Type of the stored vectors.")] = Dtype.float32,
     dims: Annotated[
         int | None,
         typer.Option(help="Reduce wider rows to this many dimensions by PCA (with the background: 256).", show_default=False),

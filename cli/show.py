@@ -110,7 +110,7 @@ def _console(width: int) -> Console:
 
 
 def age(moment: str) -> str:
-    """How long ago an ISO time is."""
+    """The time since an ISO moment, in words."""
     seconds = (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:

@@ -247,7 +247,7 @@ def _public(column: Column, classes: Classes) -> Classes:
 
 
 def evaluate(scores: Any, y: Any, *, top: Sequence[int] = (1, 5), classes: Any = None) -> Evaluation:
-    """How often the true class of a row is among its best k, with 95 % bootstrap intervals.
+    """Top-k accuracy: the share of rows whose true class is among their best k, with 95 % bootstrap intervals.
 
     Ties never count in favour of the scores, rows without a label are left out, and rows of a class that has no column count
     as errors.

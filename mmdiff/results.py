@@ -17,7 +17,7 @@ _BLOCK_VALUES = 1 << 22
 
 
 class Summary(dict[str, Any]):
-    """What a call did or found, as plain values that `json.dumps` takes; `str()` of it is text for people.
+    """The outcome of a call as plain values, which `json.dumps` takes; `str()` of it is text for people.
 
     >>> print(Summary(artifact="graph/W", facts={"nodes": 1000, "edges": 53214}))
     artifact: graph/W

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,22 @@ def changes(module: Path) -> Iterator[str]:
 
 def belongs_to(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
+
+
+def raised_texts(module: Path) -> Iterator[tuple[int, str]]:
+    """The text of every message that a module raises."""
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            for part in ast.walk(node.exc):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.lineno, part.value
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.parts[0] != "cli"], ids=str)
+def test_only_the_command_line_spells_options_and_commands(module: Path) -> None:
+    """Messages name parameters and calls (`formats/errors.py`), which read well in Python too."""
+    for line, text in raised_texts(module):
+        assert not re.search(r"(?<![\w-])--[a-z]|\bmmdiff [a-z]+(-[a-z]+)? (?=[A-Z-])", text), f"{module}:{line} {text!r}"
 
 
 def test_there_is_something_to_read() -> None:

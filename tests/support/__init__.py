@@ -1,1 +1,1 @@
-"""What tests share: naive twins, stores, graphs, killing, remote servers."""
+"""Shared parts of the tests: naive twins, stores, graphs, killing, remote servers."""
