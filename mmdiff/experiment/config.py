@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mmdiff.experiment.methods import Method, Table, did_you_mean, read_methods, text, whole
+from mmdiff.experiment.methods import Method, Table, did_you_mean, read_methods, text, variant_of, whole
 from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.store.manifest import Json
@@ -63,7 +63,11 @@ class Config:
 
     def parameters(self) -> Json:
         """The parameters of the artifact: everything but the paths."""
+        # Earlier versions applied row and sinkhorn a second time when they reported L; their results are not taken for these.
+        settings = [setting for method in self.methods for setting in method.settings if method.kind == "diffusion"]
+        coupled = any(variant_of(options).coupled for setting in settings for options in setting.candidates)
         return {
+            **({"eta_applied": "once"} if coupled else {}),
             "name": self.name,
             "groups": {group: {"base": list(split.base), "novel": list(split.novel)} for group, split in self.groups.items()},
             "out_of_domain": list(self.out_of_domain),

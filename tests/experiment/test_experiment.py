@@ -228,6 +228,14 @@ def test_repeated_run_finds_its_results(quick_folder: Path, computed: list[Cell]
     assert not computed
 
 
+@pytest.mark.parametrize(("eta", "applied"), [("column", None), ("row", "once"), ("sinkhorn", "once")])
+def test_results_of_operators_that_changed_are_not_taken_for_new_ones(tmp_path: Path, eta: str, applied: str | None) -> None:
+    """Row and sinkhorn were applied a second time when they were reported; other recipes are as they were."""
+    method = {"name": "diffusion", "kind": "diffusion", "k": 5, "eta": eta}
+    config = read_config(write_config(tmp_path, small_config(methods=[method])))
+    assert config.parameters().get("eta_applied") == applied
+
+
 def test_choices_of_the_validation_group_hold_for_the_test_group(quick_folder: Path) -> None:
     methods = [DIFFUSION | {"tune": {"gamma": [0.5, 1.5]}}]
     lines = run(quick_folder, small_config(methods=methods)).artifact.manifest.facts["lines"]
