@@ -8,12 +8,17 @@ How much memory this process holds and the machine has, so that a stage can keep
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 # Version 1 writes "no limit" as the largest number of pages.
 _UNLIMITED = 1 << 60
+
+# Seconds between two samples of the memory of a run.
+_SAMPLE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -111,3 +116,23 @@ def machine_memory(cgroups: Cgroups, meminfo: str) -> tuple[int, int]:
 def available_bytes() -> int:
     """Memory that nobody holds; what is in the page cache makes room."""
     return machine_memory(Cgroups(), Path("/proc/meminfo").read_text())[1]
+
+
+class PeakMemory:
+    """The peak of the anonymous memory of this process, sampled by a thread until the object is gone."""
+
+    def __init__(self) -> None:
+        self._peak = [anonymous_bytes()]
+        stopped = threading.Event()
+        threading.Thread(target=_sample, args=(self._peak, stopped), name="peak memory", daemon=True).start()
+        weakref.finalize(self, stopped.set)
+
+    @property
+    def bytes(self) -> int:
+        """The peak so far."""
+        return max(self._peak[0], anonymous_bytes())
+
+
+def _sample(peak: list[int], stopped: threading.Event) -> None:
+    while not stopped.wait(_SAMPLE_SECONDS):
+        peak[0] = max(peak[0], anonymous_bytes())
