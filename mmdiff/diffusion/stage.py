@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.independent import Buffers
+from mmdiff.diffusion.engine.needed_rows import Rows
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.checkpoint import DraftCheckpoint, ProductsOnDisk
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.io.remote_batches import Batches, FinishedBatch, record_all, stream_of
 from mmdiff.diffusion.options import COLS_PER_BATCH, DiffusionOptions
-from mmdiff.diffusion.planning.memory_model import Footprint, Limits, footprint
+from mmdiff.diffusion.planning.memory_model import Footprint, Limits, footprint, memory_bound
 from mmdiff.diffusion.problem import Problem, read_problem
 from mmdiff.diffusion.variant import Variant, class_prior, given_prior
 from mmdiff.export.predictions import check_predictions, write_predictions
@@ -78,8 +80,20 @@ class Prepared:
         """Whether L is needed in all rows, for the predictions of nodes."""
         return self.request.predict_nodes is not False
 
+    def stream(self, memory: int) -> Stream:
+        """The graph, as it is read beside so much memory of the run."""
+        return stream_of(self.problem.graph, memory, self.request.memory)
+
+    @cached_property
+    def _needed_rows(self) -> Sequence[Rows | None]:
+        with self.stream(self.needs.most_memory) as stream:
+            return self._diffusion(stream, None).find_needed_rows()
+
     def diffusion(self, stream: Stream) -> Diffusion:
         """The diffusion, on a stream of its graph."""
+        return self._diffusion(stream, self._needed_rows)
+
+    def _diffusion(self, stream: Stream, needed_rows: Sequence[Rows | None] | None) -> Diffusion:
         return Diffusion(
             stream=stream,
             seeds=self.problem.seeds,
@@ -90,6 +104,7 @@ class Prepared:
             neighbors=self.problem.neighbors,
             every_row=self.every_row,
             plain=self.request.plain,
+            needed_rows=needed_rows,
         )
 
 
@@ -150,7 +165,15 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
         most_cols=request.widest,
     )
     needs = footprint(problem, variant, limits)
-    return Prepared(request=request, problem=problem, variant=variant, prior=prior, needs=needs)
+
+    def find_bound() -> int:
+        with prepared.stream(needs.most_memory) as stream:
+            return memory_bound(problem, limits, prepared.diffusion(stream), needs.spills, needs.most_memory)
+
+    prepared = Prepared(
+        request=request, problem=problem, variant=variant, prior=prior, needs=replace(needs, find_bound=find_bound)
+    )
+    return prepared
 
 
 def diffuse(
@@ -217,7 +240,7 @@ def _recipe(prepared: Prepared) -> Recipe:
 def _run(draft: Draft, prepared: Prepared, progress: Progress, executor: Executor) -> tuple[Json, list[Json]]:
     """Computes the batches that are missing; returns the facts, and the seconds and bytes read of each iteration."""
     request, problem = prepared.request, prepared.problem
-    with stream_of(problem.graph, prepared.needs.memory, request.memory) as stream:
+    with prepared.stream(prepared.needs.memory) as stream:
         diffusion = prepared.diffusion(stream)
         with DraftCheckpoint(draft, diffusion, request.kept_iterations, prepared.every_row) as checkpoint:
             steps = _compute(draft, prepared, diffusion, checkpoint, progress, executor)

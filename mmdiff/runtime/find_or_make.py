@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact
+from mmdiff.runtime.memory import PeakMemory
 
 _VERSIONS = ("mmdiff", "numpy", "scipy", "numba", "zarr")
 
@@ -31,6 +31,7 @@ class Run:
         self.entries: Json = {}
         self._started = datetime.now(UTC)
         self._clock = time.perf_counter()
+        self._memory = PeakMemory()
 
     @property
     def seconds(self) -> float:
@@ -42,7 +43,7 @@ class Run:
             "command": self.command,
             "started": self._started.isoformat(timespec="seconds"),
             "seconds": round(self.seconds, 3),
-            "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_memory": self._memory.bytes,
             "host": platform.node(),
             "cores": len(os.sched_getaffinity(0)),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},

@@ -7,6 +7,8 @@ of the host, whose folders are absent; then the folders that exist count.
 from __future__ import annotations
 
 import re
+import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +17,9 @@ from mmdiff.formats.errors import BadOption, Parameter
 
 # Version 1 writes "no limit" as the largest number of pages.
 _UNLIMITED = 1 << 60
+
+# Seconds between two samples of the memory of a run.
+_SAMPLE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -122,3 +127,23 @@ def parse_bytes(amount: int | str) -> int:
     if found is None or float(found[1]) == 0:
         raise BadOption(Parameter("memory", amount), ": not an amount of memory. Write it like 4G or 800M.")
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+class PeakMemory:
+    """The peak of the anonymous memory of this process, sampled by a thread until the object is gone."""
+
+    def __init__(self) -> None:
+        self._peak = [anonymous_bytes()]
+        stopped = threading.Event()
+        threading.Thread(target=_sample, args=(self._peak, stopped), name="peak memory", daemon=True).start()
+        weakref.finalize(self, stopped.set)
+
+    @property
+    def bytes(self) -> int:
+        """The peak so far."""
+        return max(self._peak[0], anonymous_bytes())
+
+
+def _sample(peak: list[int], stopped: threading.Event) -> None:
+    while not stopped.wait(_SAMPLE_SECONDS):
+        peak[0] = max(peak[0], anonymous_bytes())

@@ -101,7 +101,8 @@ class Coupled:
         buffers = buffers or Buffers()
         iteration = self._resumed()
         while True:
-            if iteration == self.work.iterations:
+            if iteration == self.work.iterations and self.products.in_memory:
+                # There is no further product, and S overwrites the stored ones.
                 buffers.clear()
             S = self._apply(iteration, self._operator(iteration), self.work.variant.reset_seeds)
             # The operator is part of S from the first iteration on; Y is normalised only for the report.

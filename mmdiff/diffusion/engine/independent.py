@@ -102,17 +102,27 @@ class Buffers:
         entries = shape[0] * shape[1]
         for place, free in enumerate(self._free):
             if free.size >= entries and free.dtype == dtype:
-                return self._free.pop(place).reshape(-1)[:entries].reshape(shape)
+                return self._free.pop(place)[:entries].reshape(shape)
         self._free.clear()
         return page_aligned(shape, dtype)
 
     def give_back(self, values: NDArray[Any]) -> None:
         """Returns a matrix that may be overwritten."""
-        self._free.append(values)
+        self._free.append(_whole_memory(values))
 
     def clear(self) -> None:
         """Frees the matrices that are not in use."""
         self._free.clear()
+
+
+def _whole_memory(values: NDArray[Any]) -> NDArray[Any]:
+    """The memory that a matrix begins in, as a vector of its type: a narrow matrix may lie in the memory of a wide one."""
+    root = values
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    start = values.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    memory = root.reshape(-1).view(np.uint8)[start:]
+    return memory[: len(memory) // values.itemsize * values.itemsize].view(values.dtype)
 
 
 def steps(

@@ -19,6 +19,11 @@ BYTES_PER_NODE = 8 * TOP
 Rows = Callable[[int, int], NDArray[np.float32]]
 
 
+def block_bytes(nodes: int, width: int) -> int:
+    """Bytes of a block of L, of which some are in work."""
+    return 4 * min(nodes, _BLOCK_ROWS) * width
+
+
 @dataclass(frozen=True)
 class TopClasses:
     """The best classes of each node so far, best first, and their scores, padded with UNLABELLED and 0."""

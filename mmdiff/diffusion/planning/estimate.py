@@ -130,7 +130,7 @@ def _steps(diffusion: Diffusion, spills: bool, per_column: float) -> Iterator[Pl
             seconds = frontier_cost(product.before, size) * per_column
         else:
             seconds = size.needed_edges * size.width * per_column * short
-        held = product.frontier_bytes + product.matrix_bytes
+        held = product.frontier_bytes + product.written_bytes
         yield Planned(iteration=product.iteration, form=form.value, rows=size.needed_rows, seconds=seconds, bytes=held)
 
 

@@ -1,7 +1,7 @@
 """The forecast of a run: the products that the schedule will choose, before any matrix exists.
 
 While S stays a frontier, its products are cheap and are computed; from there on the schedule needs sizes only. The plan shows
-the forecast of one batch, and the memory model takes the largest state of all batches.
+the forecast of one batch, and the memory model takes the largest states of all batches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from mmdiff.diffusion.engine.frontier import frontier_size
+from mmdiff.diffusion.engine.needed_rows import Rows
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.states import Frontier
 from mmdiff.diffusion.schedule import ENTRY_BYTES, Decision, Form, FrontierSize, ProductSize, next_product
@@ -18,38 +21,38 @@ from mmdiff.diffusion.schedule import ENTRY_BYTES, Decision, Form, FrontierSize,
 # Visits of frontier products that the memory model computes; they take a second or two.
 _MOST_VISITS = 1 << 25
 
+# Bytes for each row that a frontier product computes: its number in two types, and the lengths of parts and whole.
+_REACHED_BYTES = 28
+
+# Matrices lie in large pages: a row that is written takes the whole page.
+_PAGE_BYTES = 2 << 20
+
 
 class Forecast(NamedTuple):
     """One product of a batch. `before` is the frontier that it reads, `after` the number of entries of one that it writes.
 
-    `seconds` is the time that the product took where it was computed.
+    `written_bytes` are the pages of matrices that it writes to, `seconds` its time where it was computed.
     """
 
     iteration: int
     decision: Decision
     size: ProductSize
     before: FrontierSize | None
-    after: int
-    seconds: float
+    after: int = 0
+    written_bytes: int = 0
+    seconds: float = 0.0
 
     @property
     def frontier_bytes(self) -> int:
-        """Entries of frontiers in memory: the one that is read, and the parts of the next one together with their copy."""
-        return ENTRY_BYTES * ((0 if self.before is None else self.before.entries) + 2 * self.after)
+        """Memory of frontiers beside their offsets.
 
-    @property
-    def matrix_bytes(self) -> int:
-        """Matrices in memory, and rows of one."""
-        form, _, spills = self.decision
-        if spills:
-            return self.size.matrix_bytes + (self.size.spill_bytes or 0)
-        return {
-            Form.FRONTIER: 0,
-            Form.FRONTIER_TO_ROWS: self.size.rows_bytes,
-            Form.FRONTIER_TO_MATRIX: self.size.matrix_bytes,
-            Form.MATRIX: 2 * self.size.matrix_bytes,
-            Form.MATRIX_TO_ROWS: self.size.matrix_bytes + self.size.rows_bytes,
-        }[form]
+        That is the entries of the one that is read, the parts of the next one and their copy, and the lists of rows that
+        labels reach, at most one row for each visit.
+        """
+        if self.before is None:
+            return 0
+        reached = min(self.size.nodes, self.before.rows + self.before.visits) if self.after else 0
+        return ENTRY_BYTES * (self.before.entries + 2 * self.after) + _REACHED_BYTES * reached
 
 
 def forecast_batch(diffusion: Diffusion, batch: int, spills: bool, most_visits: int | None = None) -> Iterator[Forecast]:
@@ -61,29 +64,61 @@ def forecast_batch(diffusion: Diffusion, batch: int, spills: bool, most_visits: 
         before = None if state is None else frontier_size(diffusion.stream.graph, state)
         decision = next_product(before, size)
         if state is None or before is None or decision.form is not Form.FRONTIER:
-            yield Forecast(iteration, decision, size, before, 0, 0.0)
+            written = _written_bytes(decision, size, work.needed[iteration])
+            yield Forecast(iteration=iteration, decision=decision, size=size, before=before, written_bytes=written)
             state = None
             continue
         if most_visits is not None and before.visits > most_visits:
             return
         clock = time.perf_counter()
         state = work.advance(state, seeds, iteration)
-        yield Forecast(iteration, decision, size, before, len(state.values), time.perf_counter() - clock)
+        seconds = time.perf_counter() - clock
+        after = len(state.values)
+        yield Forecast(iteration=iteration, decision=decision, size=size, before=before, after=after, seconds=seconds)
 
 
 def state_bytes(diffusion: Diffusion, spills: bool) -> int | None:
-    """The most memory that the states of all batches take, or None where finding out would take too long.
-
-    Matrices are used again by later batches, so the largest frontier may be in memory beside the largest matrices.
-    """
+    """The most memory that the states of a batch take, or None where finding out would take too long."""
+    nodes, itemsize = diffusion.stream.graph.nodes, diffusion.variant.itemsize
+    matrix = nodes * diffusion.width * itemsize
+    spill_bytes = diffusion.work.product_size(0, diffusion.width, spills).spill_bytes or 0
+    most = matrix + spill_bytes if spills else 2 * matrix
     frontiers = matrices = visits = 0
+    orders = set()
     for batch in range(len(diffusion.batches)):
-        products = 0
+        # Without shortcuts, Y is a matrix too.
+        written = matrix if diffusion.work.whole else 0
+        forms = []
         for product in forecast_batch(diffusion, batch, spills, _MOST_VISITS - visits):
-            products += 1
-            visits += 0 if product.before is None or product.decision.form is not Form.FRONTIER else product.before.visits
+            if product.before is not None and product.decision.form is Form.FRONTIER:
+                visits += product.before.visits
             frontiers = max(frontiers, product.frontier_bytes)
-            matrices = max(matrices, product.matrix_bytes)
-        if products < diffusion.iterations:
+            written += product.written_bytes
+            forms.append(product.decision)
+        if len(forms) < diffusion.iterations:
             return None
-    return frontiers + matrices
+        matrices = max(matrices, written)
+        orders.add(tuple(forms))
+    # A batch of other forms may find a matrix of the one before, of which it writes to other pages.
+    return frontiers + min(most, matrices + (matrix if matrices and len(orders) > 1 else 0))
+
+
+def _written_bytes(decision: Decision, size: ProductSize, needed: Rows | None) -> int:
+    """Bytes of the pages that a product, and the matrix that a frontier is expanded to, are written to."""
+    form, expands, spills = decision
+    expanded = size.matrix_bytes if expands else 0
+    if spills:
+        return expanded + (size.spill_bytes or 0) + size.matrix_bytes
+    if form in (Form.FRONTIER_TO_ROWS, Form.MATRIX_TO_ROWS):
+        return expanded + size.rows_bytes
+    return expanded + _touched_bytes(needed, size)
+
+
+def _touched_bytes(needed: Rows | None, size: ProductSize) -> int:
+    """Bytes of the pages of a matrix that hold needed rows."""
+    if needed is None:
+        return size.matrix_bytes
+    row_bytes = size.width * size.itemsize
+    first = needed.astype(np.int64) * row_bytes
+    pages = np.append(first // _PAGE_BYTES, (first + row_bytes - 1) // _PAGE_BYTES)
+    return min(size.matrix_bytes, _PAGE_BYTES * len(np.unique(pages)))

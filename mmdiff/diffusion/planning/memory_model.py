@@ -1,54 +1,72 @@
-"""What a diffusion will hold in memory and put on disk, decided before it starts (DESIGN section 5, and `mmdiff plan`)."""
+"""The memory model of a diffusion: the width of its batches, an upper bound of its memory, and its disk use.
+
+Memory is the anonymous memory of the process, which the memory limit is about; mapped files do not count. The width of batches
+is chosen before anything is computed, as if every batch held two matrices. The announced bound takes the schedule into account
+(`forecast.py`): where S stays a frontier, and where only needed rows are computed, matrices are not made.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from mmdiff.diffusion.engine import top_classes as tops
+from mmdiff.diffusion.engine import top_classes
+from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.io import spill
 from mmdiff.diffusion.io.graph_stream import stored_bytes, window_bytes
+from mmdiff.diffusion.options import COLS_PER_BATCH
+from mmdiff.diffusion.planning.forecast import state_bytes
+from mmdiff.diffusion.planning.load_kernels import load_kernels
 from mmdiff.diffusion.problem import Problem
 from mmdiff.diffusion.variant import Variant
-from mmdiff.formats.errors import BadOption
+from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.storage.arrays import CHUNK_BYTES, ArraySpec
 from mmdiff.formats.store.manifest import Json
 from mmdiff.runtime.memory import anonymous_bytes, available_bytes
 from mmdiff.runtime.threads import cores
 
-# Kernels that are loaded or compiled, and blocks in work.
+# Memory for loading and compiling kernels, before they are loaded; and for threads, allocators and blocks in work.
 _KERNEL_BYTES = 96 << 20
-# Offsets of two frontiers and of the one in the making; masks and lists of needed rows; the vector of column sums.
-_NODE_BYTES = 24 + 9
-# Without shortcuts there is none of that; with room to spare, what was seen beside S.
+_SLACK_BYTES = 16 << 20
+
+# Bytes for each node. Shortcuts: offsets of two frontiers and of the next one, masks, sets of rows, the vector of column sums.
+_SHORTCUT_NODE_BYTES = 24 + 9
 _PLAIN_NODE_BYTES = 4
 _SQRT_DEGREE_BYTES = 4
 _ROW_FACTOR_BYTES = 12
 
-# A batch that is narrower than this is better widened with a buffer on disk.
+# Bytes for each neighbour of a test point while its scores are gathered.
+_NEIGHBOR_BYTES = 28
+
+# A narrower batch is widened by a spill file.
 _NARROW = 32
-# Entries of float32 in a line of the cache; bfloat16 has twice as many, but its kernel goes in steps of as few.
+# Entries of float32 in a cache line. A line has twice as many of bfloat16, but its kernel goes in steps of 16 too.
 _LINE = 16
-# Columns that the blocks of scores in work usually have.
-_USUAL = 96
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Of a run: columns of a batch, whether S changes between memory and disk, bytes of memory at the most (of each worker),
-    bytes on disk.
+    """Columns of a batch, number of batches, and memory and disk of a run in bytes (memory: of each worker).
 
-    On disk there are the scores, first as `parts`, one for each batch, and `states`: of coupled operators the products, of
-    others S after an iteration, where that takes long.
+    On disk are the scores of each batch (`parts`), the `states` (coupled products, or checkpoints of S) and the `artifact`.
+    `most_memory` is the bound before the schedule is known; `find_bound` computes the closer one.
     """
 
     width: int
     batches: int
     spills: bool
-    memory: int
+    most_memory: int
     parts: int
     states: int
     artifact: int
-    workers: int
+    workers: int = 1
+    find_bound: Callable[[], int] | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def memory(self) -> int:
+        """An upper bound of the anonymous memory. Its first use loads the kernels and computes the cheap first products."""
+        return self.most_memory if self.find_bound is None else min(self.most_memory, self.find_bound())
 
     def summary(self) -> Json:
         """The footprint as plain values."""
@@ -64,7 +82,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the user fixed: columns of a batch, or None and the most there may be, and the limit of memory of all workers."""
+    """The user's limits: columns of a batch or the most there may be, memory of all workers, and what is to be computed."""
 
     cols_per_batch: int | None
     memory: int
@@ -77,98 +95,132 @@ class Limits:
 
 
 def footprint(problem: Problem, variant: Variant, limits: Limits) -> Footprint:
-    """The widest batches that fit and leave none of the workers idle, or those that were asked for; refused where they do not
-    fit.
-    """
+    """The widest batches that fit and leave no worker idle, or the requested ones; refused if they do not fit."""
     nodes, classes = problem.graph.nodes, problem.seeds.classes
     memory = limits.memory // limits.workers
-    fixed = anonymous_bytes() + _KERNEL_BYTES + held_beside(problem, variant, limits.every_row, limits.plain)
-    if stored_bytes(problem.graph) > available_bytes() - limits.memory:
-        fixed += min(window_bytes(problem.graph), stored_bytes(problem.graph))
-    room = max(0, memory - fixed)
-    column = nodes * variant.itemsize
+    fixed = anonymous_bytes() + _KERNEL_BYTES + fixed_bytes(problem, variant, limits, min(classes, COLS_PER_BATCH))
+    free = max(0, memory - fixed)
     # A coupled operator writes its products as float32, beside the state.
-    pair = nodes * (variant.itemsize + 4) if variant.coupled else 2 * column
-    if limits.cols_per_batch is not None:
-        width = min(limits.cols_per_batch, classes)
-    else:
-        at_once = min(classes, limits.most_cols or classes)
-        width = min(at_once, max(1, room // pair))
-        if _LINE < width < at_once:
-            width -= width % _LINE
-        if width < min(_NARROW, at_once) and not variant.coupled:
-            width = min(at_once, _NARROW, max(1, _widest_by_way_of_disk(nodes, variant, room)))
-        width = min(width, -(-classes // limits.workers))
+    pair = nodes * (variant.itemsize + 4) if variant.coupled else 2 * nodes * variant.itemsize
+    width = _width(limits, variant, nodes, classes, free // pair, free)
     batches = -(-classes // width)
     width = min(width, _whole_lines(-(-classes // batches)))
-    two, one = fixed + width * pair, fixed + _by_way_of_disk(nodes, variant, width)
-    if two <= memory:
-        return Footprint(width, batches, False, two, *_disk(problem, variant, limits, width), limits.workers)
-    if one <= memory and not variant.coupled:
-        return Footprint(width, batches, True, one, *_disk(problem, variant, limits, width), limits.workers)
-    least = fixed + (pair if variant.coupled else _by_way_of_disk(nodes, variant, 1))
-    most = room // pair if variant.coupled else _widest_by_way_of_disk(nodes, variant, room)
-    if most and limits.cols_per_batch is not None:
-        remedy = f"--cols-per-batch {most} or auto fits"
-    else:
-        remedy = f"At least --memory {limits.workers * -(-least >> 20)}M is needed"
-    share = f", {memory >> 20}M for each of {limits.workers} workers" if limits.workers > 1 else ""
-    need = (two if variant.coupled else one) >> 20
-    wanted = f"1 column of {nodes:,} nodes needs" if width == 1 else f"{width} columns of {nodes:,} nodes need"
-    raise BadOption(f"--memory {limits.memory >> 20}M{share}: {wanted} {need}M. {remedy}.")
+    two, one = fixed + width * pair, fixed + _spilled_bytes(nodes, variant, width)
+    spills = two > memory
+    if spills and (variant.coupled or one > memory):
+        raise _refusal(limits, variant, nodes, width, fixed)
+    parts, states, artifact = _disk(problem, variant, limits, width)
+    return Footprint(
+        width=width,
+        batches=batches,
+        spills=spills,
+        most_memory=one if spills else two,
+        parts=parts,
+        states=states,
+        artifact=artifact,
+        workers=limits.workers,
+    )
 
 
-def _whole_lines(width: int) -> int:
-    """At least so many columns that rows of S fill lines of the cache, and vectors of the processor."""
-    return -(-width // _LINE) * _LINE
+def memory_bound(problem: Problem, limits: Limits, diffusion: Diffusion, spills: bool, most_memory: int) -> int:
+    """An upper bound of the anonymous memory, from the process with all kernels loaded and the states of the forecast."""
+    variant, nodes, width = diffusion.variant, problem.graph.nodes, diffusion.width
+    load_kernels(diffusion)
+    held = anonymous_bytes() + _SLACK_BYTES + fixed_bytes(problem, variant, limits, width)
+    if variant.coupled:
+        return held + nodes * width * (variant.itemsize + 4)
+    states = state_bytes(diffusion, spills)
+    return most_memory if states is None else held + states
 
 
-def _by_way_of_disk(nodes: int, variant: Variant, width: int) -> int:
-    """Bytes of a matrix that is replaced by the next one by way of the disk."""
-    return nodes * width * variant.itemsize + spill.buffer_bytes((nodes, width), variant.stored_dtype)
-
-
-def _widest_by_way_of_disk(nodes: int, variant: Variant, room: int) -> int:
-    width = room // max(1, nodes * variant.itemsize)
-    while width and _by_way_of_disk(nodes, variant, width) > room:
-        width -= 1
-    return width
-
-
-def held_beside(problem: Problem, variant: Variant, every_row: bool, plain: bool) -> int:
-    """What is held whatever the width of a batch: vectors of all nodes, and blocks of scores."""
+def fixed_bytes(problem: Problem, variant: Variant, limits: Limits, width: int) -> int:
+    """Memory beside the states: vectors over all nodes, blocks of scores, and windows of a graph larger than memory."""
     nodes, classes = problem.graph.nodes, problem.seeds.classes
-    scores = 4 * problem.tests
-    total = min(CHUNK_BYTES, scores * classes) + cores() * min(CHUNK_BYTES, scores * min(classes, _USUAL))
-    total += nodes * (_PLAIN_NODE_BYTES if plain else _NODE_BYTES)
+    total = nodes * (_PLAIN_NODE_BYTES if limits.plain else _SHORTCUT_NODE_BYTES)
+    if problem.neighbors is not None and problem.tests:
+        per_row = 4 * width + _NEIGHBOR_BYTES * problem.neighbors.shape[1]
+        chunk = ArraySpec.fit((limits.kept_iterations, problem.tests, width), "float32").rows_per_chunk
+        gathered = cores() * min(chunk, problem.tests) * per_row
+        # Scores are gathered beside the states, and put together after them.
+        total += max(gathered, min(CHUNK_BYTES, 4 * problem.tests * classes))
     if variant.normalize_graph == "symmetric":
         total += nodes * _SQRT_DEGREE_BYTES
     if variant.coupled:
         total += nodes * _ROW_FACTOR_BYTES
-    if every_row:
-        total += nodes * tops.BYTES_PER_NODE
+    if limits.every_row:
+        total += nodes * top_classes.BYTES_PER_NODE + 2 * cores() * top_classes.block_bytes(nodes, width)
+    if stored_bytes(problem.graph) > available_bytes() - limits.memory:
+        total += min(window_bytes(problem.graph), stored_bytes(problem.graph))
     return total
 
 
+def _width(limits: Limits, variant: Variant, nodes: int, classes: int, pairs: int, free: int) -> int:
+    """Columns of a batch: those that the user fixed, or as many as fit in `free` bytes, which hold `pairs` twice."""
+    if limits.cols_per_batch is not None:
+        return min(limits.cols_per_batch, classes)
+    most = min(classes, limits.most_cols or classes)
+    width = min(most, max(1, pairs))
+    if _LINE < width < most:
+        width -= width % _LINE
+    if width < min(_NARROW, most) and not variant.coupled:
+        width = min(most, _NARROW, max(1, _widest_spilled(nodes, variant, free)))
+    return min(width, -(-classes // limits.workers))
+
+
+def _refusal(limits: Limits, variant: Variant, nodes: int, width: int, fixed: int) -> BadOption:
+    """The error of a run that does not fit, with the columns or the memory that would."""
+    memory = limits.memory // limits.workers
+    pair = nodes * (variant.itemsize + 4)
+    if variant.coupled:
+        least, needed, most = fixed + pair, fixed + width * pair, max(0, memory - fixed) // pair
+    else:
+        least, needed = (fixed + _spilled_bytes(nodes, variant, columns) for columns in (1, width))
+        most = _widest_spilled(nodes, variant, max(0, memory - fixed))
+    share = f", {memory >> 20}M for each of {limits.workers} workers" if limits.workers > 1 else ""
+    columns = f"1 column of {nodes:,} nodes needs" if width == 1 else f"{width} columns of {nodes:,} nodes need"
+    problem = (Parameter("memory", f"{limits.memory >> 20}M"), f"{share}: {columns} {needed >> 20}M. ")
+    if most and limits.cols_per_batch is not None:
+        return BadOption(*problem, Parameter("cols_per_batch", most), " or auto fits.")
+    enough = f"{limits.workers * -(-least >> 20)}M"
+    return BadOption(*problem, "At least ", Parameter("memory", enough), " is needed.")
+
+
+def _whole_lines(width: int) -> int:
+    """The next width at which rows of S fill whole cache lines and vector registers."""
+    return -(-width // _LINE) * _LINE
+
+
+def _spilled_bytes(nodes: int, variant: Variant, width: int) -> int:
+    """Memory of one matrix that is replaced by the next one through a spill file."""
+    return nodes * width * variant.itemsize + spill.buffer_bytes((nodes, width), variant.stored_dtype)
+
+
+def _widest_spilled(nodes: int, variant: Variant, free: int) -> int:
+    """The most columns that fit in memory with a spill file."""
+    width = free // max(1, nodes * variant.itemsize)
+    while width and _spilled_bytes(nodes, variant, width) > free:
+        width -= 1
+    return width
+
+
 def _disk(problem: Problem, variant: Variant, limits: Limits, width: int) -> tuple[int, int, int]:
-    """Bytes of parts, of states, and of the artifact."""
+    """Bytes of the scores of batches, of states, and of the artifact."""
     nodes, classes = problem.graph.nodes, problem.seeds.classes
     artifact = 0
     if problem.tests:
         artifact += ArraySpec.fit((limits.kept_iterations, problem.tests, classes), "float32").bytes_on_disk
     if limits.every_row:
-        artifact += 2 * ArraySpec.fit((problem.background, min(tops.TOP, classes)), "float32").bytes_on_disk
-    parts = [min(width, classes - first) for first in range(0, classes, width)]
-    scores = sum(
-        ArraySpec.fit((limits.kept_iterations, problem.tests, part), "float32").bytes_on_disk for part in parts if problem.tests
-    )
+        artifact += 2 * ArraySpec.fit((problem.background, min(top_classes.TOP, classes)), "float32").bytes_on_disk
+    widths = [min(width, classes - first) for first in range(0, classes, width)]
+    shapes = [(limits.kept_iterations, problem.tests, own) for own in widths if problem.tests]
+    parts = sum(ArraySpec.fit(shape, "float32").bytes_on_disk for shape in shapes)
     states = 0
     if variant.coupled:
-        states += 2 * sum(ArraySpec.fit((nodes, part), "float32").bytes_on_disk for part in parts)
+        states += 2 * sum(ArraySpec.fit((nodes, own), "float32").bytes_on_disk for own in widths)
     elif limits.iterations > 1:
-        # S of the batch in work, where its iterations take long, and the one that replaces it.
+        # The checkpoint of the batch in work, and the one that replaces it.
         states += 2 * nodes * width * variant.itemsize
     if limits.every_row:
-        # Those of all batches so far, and of the batches that other workers have finished since.
-        scores += (2 + (limits.workers if limits.workers > 1 else 0)) * nodes * tops.BYTES_PER_NODE
-    return scores, states, artifact
+        # The top classes of all finished batches, twice while they are replaced, and those that workers have finished since.
+        parts += (2 + (limits.workers if limits.workers > 1 else 0)) * nodes * top_classes.BYTES_PER_NODE
+    return parts, states, artifact
