@@ -307,21 +307,14 @@ def test_classes_that_are_coupled_are_not_left_to_workers(built: Path, workers: 
     assert f"--dask with --eta {eta}: it takes all classes of a node at once" in message
 
 
-def refused_for_two(*arguments: object) -> str:
-    """The error message, once both workers are running: one killed by another test may still be restarting."""
-    deadline = time.monotonic() + 60
-    while "for each of 2 workers" not in (message := refused(*arguments)) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return message
-
-
-def test_workers_share_the_memory(built: Path, workers: Workers) -> None:
-    message = refused_for_two("diffuse", "--memory", "100M", "--store", built, "--dask", workers.address)
+def test_workers_share_the_memory(built: Path) -> None:
+    """With workers of its own: those that other tests have killed may come back late on a busy machine."""
+    two = ["--store", built, "--dask", "local:2"]
+    message = refused("diffuse", "--memory", "100M", *two)
     assert "--memory 100M, 50M for each of 2 workers: 1 column of 3,060 nodes needs" in message
-    options = ["--memory", "100M", "--cols-per-batch", 9]
-    message = refused_for_two("diffuse", *options, "--store", built, "--dask", workers.address)
+    message = refused("diffuse", "--memory", "100M", "--cols-per-batch", 9, *two)
     assert "--memory 100M, 50M for each of 2 workers: 9 columns of 3,060 nodes need" in message
-    message = refused("build-graph", "--k", 5, "--memory", "300M", "--store", built, "--dask", workers.address)
+    message = refused("build-graph", "--k", 5, "--memory", "300M", *two)
     assert "--memory 300M: at least 4" in message
 
 
