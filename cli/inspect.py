@@ -121,10 +121,12 @@ def _currency(line: dict[str, Any]) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return f"{len(value)} entries, shown by --json"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value)) or "-"
     if isinstance(value, float):
         return f"{value:.1%}" if 0.01 <= value < 1 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -19,7 +19,7 @@ from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.runtime.find_or_make import input_of
-from mmdiff.runtime.staleness import stale_artifacts
+from mmdiff.runtime.staleness import require_current
 
 BACKGROUND, SEEDS, TEST, TEST_LISTS = "descriptors/background", "descriptors/seeds", "descriptors/test", "knn/test"
 _SHOWN = 5
@@ -49,7 +49,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     if store.id(GRAPH) is None:
         raise Missing(f"{store.path}: no graph to spread labels over. Run first: ", call("build_graph"))
     artifact = store.open_artifact(GRAPH)
-    _refuse_stale(store, artifact)
+    require_current(store, artifact)
     inputs: Json = {"W": input_of(artifact)}
     graph = CsrGraph.from_artifact(artifact)
     if labels is not None:
@@ -96,11 +96,6 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     )
 
 
-def _refuse_stale(store: Store, artifact: Artifact) -> None:
-    for stale in stale_artifacts(store, artifact):
-        raise Stale(f"{stale.artifact}: {stale.changed} has changed since it was made. Run again: {stale.command}")
-
-
 def _labelled_background(store: Store, graph: Artifact) -> Artifact | None:
     """The background, if it is what has labels: there are no seeds, and some of its rows are labelled."""
     if store.id(SEEDS) is not None or store.id(BACKGROUND) is None:
@@ -138,7 +133,7 @@ def _neighbors(store: Store, artifact: Artifact, graph: CsrGraph, inputs: Json) 
     if store.id(TEST_LISTS) is None:
         raise Stale(f"{GRAPH}: made before {TEST} was imported. Run again: {artifact.run['command']}")
     lists = store.open_artifact(TEST_LISTS)
-    _refuse_stale(store, lists)
+    require_current(store, lists)
     if lists.manifest.facts["nodes"] != graph.nodes:
         raise Stale(f"{TEST_LISTS}: made for another graph. Run again: {artifact.run['command']}")
     inputs["test"] = input_of(lists)

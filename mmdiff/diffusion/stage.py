@@ -21,8 +21,9 @@ from mmdiff.diffusion.options import COLS_PER_BATCH, DiffusionOptions
 from mmdiff.diffusion.planning.memory_model import Footprint, Limits, footprint, memory_bound
 from mmdiff.diffusion.problem import Problem, read_problem
 from mmdiff.diffusion.variant import Variant, class_prior, given_prior
+from mmdiff.evaluation.scores import missing_scores
 from mmdiff.export.predictions import check_predictions, write_predictions
-from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Placeholder, call
+from mmdiff.formats.errors import BadOption, Missing, Parameter, Placeholder, call
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -141,14 +142,9 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
     variant = request.variant
     problem = read_problem(store, request.labels, request.classes)
     if problem.neighbors is None and request.predict_nodes is False:
+        absent = missing_scores(store, str(store), call("diffuse"))
         raise Missing(
-            f"{store.path}: no test points to score. Import some, ",
-            call("add", FILE, role="test"),
-            ", and run again ",
-            call("build_graph"),
-            ", or ask for the labels of the nodes with ",
-            Parameter("predict_nodes", Placeholder("FILE.parquet")),
-            ".",
+            *absent.parts, ". Or classify the background rows: ", call("diffuse", predict_nodes=Placeholder("FILE.parquet"))
         )
     if request.predictions_file is not None:
         check_predictions(request.predictions_file, store, problem.background)
