@@ -112,9 +112,9 @@ class Scores:
 
     @classmethod
     def _of(cls, artifact: Artifact, summary: Summary) -> Scores:
-        """The scores of an artifact; without test points they have no rows."""
+        """The scores of an artifact; without test points, and of a model, they have no rows."""
         classes = class_titles(Classes.of(artifact))
-        diffusion = artifact.manifest.parameters["method"] == "diffusion"
+        diffusion = artifact.manifest.parameters.get("method") == "diffusion"
         values = artifact.array("scores")[-1] if "scores" in artifact else np.empty((0, len(classes)), np.float32)
         kept = tuple(artifact.manifest.facts["planes"]) if diffusion else ()
         return cls(values, classes, kept, summary, artifact, diffusion)

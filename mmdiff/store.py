@@ -6,8 +6,6 @@ was made before from the same inputs is found and left as it is; an interrupted 
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 
 from mmdiff.formats.errors import BadOption, Missing, Parameter, one_of
 from mmdiff.formats.remote.remote import Remote, is_url
-from mmdiff.formats.store.store import Store as Files
 from mmdiff.results import Summary
 from mmdiff.runtime.memory import parse_bytes
 from mmdiff.runtime.progress import Progress, silent
@@ -66,34 +63,11 @@ def open_store(
         from mmdiff.runtime.bars import show_progress
 
         shown = show_progress
-    if is_url(str(store)):
-        from mmdiff.formats.remote.fetching import CachedStore
-
-        files: Files = CachedStore(_cache_of(str(store)), Remote.open(str(store)), shown)
-    elif create and not Path(store).exists():
-        files = Files(Path(store))
-    else:
-        files = _existing(Path(store), create, from_python=command is None)
-    return Store(files, memory=parse_bytes(memory), progress=shown, dask=dask, command=command)
-
-
-def _existing(path: Path, create: bool, from_python: bool) -> Files:
-    try:
-        return Files.open(path)
-    except Missing:
-        if create:
-            return Files(path)
-        if not from_python:
-            raise
-        message = f"{path}: no store here. Create it with mmdiff.open(..., create=True), or name another folder."
-        raise Missing(message) from None
-
-
-def _cache_of(url: str) -> Path:
-    """The folder that keeps what was read from a URL."""
-    cache = os.environ.get("MMDIFF_CACHE")
-    parent = Path(cache) if cache else Path.home() / ".cache" / "mmdiff"
-    return parent / hashlib.blake2b(url.rstrip("/").encode(), digest_size=8).hexdigest()
+    place = str(store) if is_url(str(store)) else Path(store)
+    opened = Store(place, memory=parse_bytes(memory), progress=shown, dask=dask, command=command)
+    if not create:
+        opened._check_presence()
+    return opened
 
 
 class Store(StoreScorer):
@@ -228,8 +202,9 @@ class Store(StoreScorer):
         from mmdiff.building.stage import build_graph
 
         request = self._graph_request(**{key: value for key, value in locals().items() if key not in ("self", "build_graph")})
+        path = self._writable().path
         with self._executor() as executor:
-            return Summary(build_graph(self._writable().path, request, self._progress, executor).summary())
+            return Summary(build_graph(path, request, self._progress, executor).summary())
 
     def import_graph(
         self,

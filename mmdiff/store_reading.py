@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -24,8 +26,21 @@ if TYPE_CHECKING:
 class StoreReader:
     """The part of `Store` that leaves its artifacts as they are."""
 
-    def __init__(self, files: Files, progress: Progress) -> None:
-        self._files, self._progress = files, progress
+    def __init__(self, place: Path | str, progress: Progress) -> None:
+        self._place, self._progress = place, progress
+
+    @cached_property
+    def _files(self) -> Files:
+        """The files of the store: a folder, or a URL whose artifacts are fetched into a cache when they are needed."""
+        if isinstance(self._place, Path):
+            return Files(self._place)
+        from mmdiff.formats.remote.fetching import CachedStore
+        from mmdiff.formats.remote.remote import Remote
+
+        cache = os.environ.get("MMDIFF_CACHE")
+        parent = Path(cache) if cache else Path.home() / ".cache" / "mmdiff"
+        folder = parent / hashlib.blake2b(self._place.rstrip("/").encode(), digest_size=8).hexdigest()
+        return CachedStore(folder, Remote.open(self._place), self._progress)
 
     @property
     def path(self) -> Path:
@@ -45,7 +60,7 @@ class StoreReader:
     def __getitem__(self, name: str) -> Artifact:
         return self._open().open_artifact(name)
 
-    @cached_property
+    @property
     def graph(self) -> Graph:
         """The graph, memory-mapped, in the user's row order: background, then seeds, then test points where they are nodes."""
         from mmdiff.arrays import Graph
@@ -54,7 +69,7 @@ class StoreReader:
         return Graph(CsrGraph.from_artifact(self[NAME]))
 
     def __repr__(self) -> str:
-        return f"Store({str(self._files)!r}, {', '.join(self.names()) or 'no artifacts yet'})"
+        return f"Store({str(self._place)!r}, {', '.join(self.names()) or 'no artifacts yet'})"
 
     def inspect(self, artifact: str | None = None, *, rows: str | None = None) -> Summary:
         """Describes the store, or one artifact in detail: its content, its origin, and whether it is stale.
@@ -77,7 +92,11 @@ class StoreReader:
         from mmdiff.kinds import KINDS
 
         if rows is not None and artifact is None:
-            raise BadOption(Parameter("rows", rows), ": rows of one artifact are shown. Name it too, e.g. descriptors/seeds.")
+            raise BadOption(
+                Parameter("rows", rows),
+                ": name the artifact too, for example ",
+                call("inspect", "descriptors/seeds", rows=rows),
+            )
         files = self._open()
         if artifact is None:
             return Summary(stage.overview(files, KINDS))
@@ -278,21 +297,23 @@ class StoreReader:
         """
         from mmdiff.doctor.stage import as_document, examine
 
-        return Summary(as_document(examine(self.path, self._progress)))
+        return Summary(as_document(examine(self._writable(create=True).path, self._progress)))
 
     @property
     def _exists(self) -> bool:
-        return type(self._files) is not Files or self.path.exists()
+        return not isinstance(self._place, Path) or self._place.exists()
 
     def _open(self) -> Files:
         """The files of a store that must be there."""
-        return self._files if type(self._files) is not Files else Files.open(self.path)
+        return Files.open(self._place) if isinstance(self._place, Path) else self._files
 
     def _writable(self, create: bool = False) -> Files:
         """The files of a store that this process may change."""
-        if type(self._files) is not Files:
+        if not isinstance(self._place, Path):
             raise ReadOnly(
-                f"{self._files}: a remote store can only be read. Copy it to a folder first: ",
-                call("fetch", str(self._files), store=Placeholder("FOLDER")),
+                Parameter("store", Placeholder(self._place)),
+                ": this needs a store on this machine; a remote one can only be inspected, verified, exported, evaluated, "
+                "explained and reported. Copy it to a folder first: ",
+                call("fetch", self._place, store=Placeholder("FOLDER")),
             )
         return self._files if create else self._open()

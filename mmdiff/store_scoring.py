@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmdiff.formats.errors import Placeholder, call, one_of
-from mmdiff.formats.store.store import Store as Files
+from mmdiff.formats.errors import Missing, Placeholder, call, one_of
 from mmdiff.results import Scores, Summary
 from mmdiff.runtime.progress import Progress
 from mmdiff.signatures import with_diffusion_options
@@ -22,9 +21,22 @@ if TYPE_CHECKING:
 class StoreScorer(StoreReader):
     """The part of `Store` that makes scores."""
 
-    def __init__(self, files: Files, *, memory: int, progress: Progress, dask: str | None, command: str | None) -> None:
-        super().__init__(files, progress)
+    def __init__(self, place: Path | str, *, memory: int, progress: Progress, dask: str | None, command: str | None) -> None:
+        super().__init__(place, progress)
         self._memory, self._dask, self._command = memory, dask, command
+
+    def _check_presence(self) -> None:
+        """Refuses a folder without a store, and in Python a URL that does not answer; a command first looks at its options."""
+        if isinstance(self._place, Path):
+            try:
+                self._open()
+            except Missing:
+                if self._command is not None:
+                    raise
+                message = f"{self._place}: no store here. Create it with mmdiff.open(..., create=True), or name another folder."
+                raise Missing(message) from None
+        elif self._command is None:
+            _ = self._files
 
     @with_diffusion_options
     def diffuse(
@@ -68,8 +80,9 @@ class StoreScorer(StoreReader):
             if announce is not None:
                 announce(Summary(footprint.summary()))
 
+        path = self._writable().path
         with self._executor() as executor:
-            outcome = diffuse(self._writable().path, request, self._progress, told, executor)
+            outcome = diffuse(path, request, self._progress, told, executor)
         return Scores._of(outcome.artifact, Summary(outcome.summary()))
 
     def _diffusion_request(self, *, classes: Any = None, predict_nodes: Any = False, **options: Any) -> Any:
@@ -104,7 +117,7 @@ class StoreScorer(StoreReader):
         50
         """
         one_of("command", command.replace("-", "_"), ("diffuse", "build_graph"))
-        files = self._open()
+        files = self._writable()
         if command == "diffuse":
             from mmdiff.diffusion.planning.estimate import plan_diffuse
 

@@ -82,8 +82,13 @@ def _whole(least: int) -> Callable[[Any], int | None]:
 
 def _number(valid: Callable[[float], bool]) -> Callable[[Any], float | None]:
     def read(raw: Any) -> float | None:
-        number = isinstance(raw, Real) and not isinstance(raw, bool)
-        return float(raw) if number and math.isfinite(raw) and valid(float(raw)) else None
+        if not isinstance(raw, Real) or isinstance(raw, bool):
+            return None
+        try:
+            number = float(raw)
+        except OverflowError:
+            return None
+        return number if math.isfinite(number) and valid(number) else None
 
     return read
 

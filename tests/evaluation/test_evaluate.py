@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mmdiff.evaluation import metrics as ranks_module
 from mmdiff.evaluation.metrics import (
+    NO_COLUMN,
     NO_RANK,
     accuracies,
     bootstrap_interval,
@@ -192,11 +193,11 @@ def test_arrays_are_evaluated_to_the_same_numbers(scored: Path) -> None:
                 assert {top: accuracy.to_json() for top, accuracy in found.items()} == expected["all"]
 
 
-def test_rows_without_labels_do_not_count_and_bad_labels_are_refused() -> None:
+def test_rows_without_labels_do_not_count_and_classes_without_scores_are_errors() -> None:
     scores, labels = np.eye(4, dtype=np.float32), np.array([0, 1, -1, 0])
     assert evaluate_scores(scores, labels)["top1"].accuracy == pytest.approx(2 / 3)
-    with pytest.raises(BadLabels, match="row 1: label 4, but the scores are of 4 classes"):
-        evaluate_scores(scores, np.array([0, 4, 1, 1]))
+    # A class without a column of scores is always an error.
+    assert evaluate_scores(scores, np.array([0, 4, NO_COLUMN, 1]))["top1"].accuracy == pytest.approx(1 / 4)
     with pytest.raises(BadLabels, match="no row has a label"):
         evaluate_scores(scores, np.full(4, -1))
     with pytest.raises(CountMismatch, match="labels of 3 rows"):

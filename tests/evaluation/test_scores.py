@@ -171,7 +171,7 @@ def test_inspect_tells_what_scores_and_models_are(scored: Path) -> None:
     assert model["statistics"]["weight_norms"]["min"] > 0
     shown = run(scored, "inspect models/logreg").stdout
     assert "0.0003" in shown
-    assert "21 entries, which --json shows" in run(scored, "inspect scores/fusion").stdout
+    assert "21 entries, shown by --json" in run(scored, "inspect scores/fusion").stdout
 
 
 def test_ranks_of_the_export_are_those_of_the_evaluation(scored: Path) -> None:
@@ -212,7 +212,7 @@ def test_verify_finds_a_model_that_is_none(arrays: dict[str, NDArray[Any]], tmp_
     publish(tmp_path / "store", "models/logreg", arrays, recipe("logreg"), {"width": 4})
     found = problems(Store.open(tmp_path / "store"))
     assert [(problem.array, problem.what) for problem in found] == [
-        ("safetensors", "not a file of tensors weight, bias, class_numbers for 3 classes and 4 values")
+        ("safetensors", "not a file of the tensors weight, bias, class_numbers for 3 classes and 4 values")
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections import defaultdict
 from types import ModuleType
 from xml.etree import ElementTree
@@ -12,7 +13,7 @@ import pytest
 from tests.support.paths import DOCS
 
 SVG = "{http://www.w3.org/2000/svg}"
-HEAD = ["artifact", "what"]
+HEAD = ["artifact", "content"]
 
 Lines = list[list[tuple[float, str]]]
 
@@ -48,9 +49,8 @@ def check_table(svg: str) -> None:
     columns = [x for x, _ in head]
     assert len(rows) >= 5
     for row in rows:
-        branch, name, *cells = row
-        assert branch[1] in ("├", "└"), f"a line without an artifact: {row}"
-        assert "/" in name[1]
+        name, *cells = row
+        assert re.match(r"[├└]\s\w+/\w+$", name[1]), f"a line without an artifact: {row}"
         # One cell below each title: on the same line, not split, and where the column begins.
         assert [x for x, _ in cells] == pytest.approx(columns[1:]), f"cells of {name[1]} are not in their columns"
 
