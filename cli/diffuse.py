@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 ChosenClasses = Annotated[
     str | None,
-    typer.Option("--classes", metavar="LIST|FILE", help="Only these classes, by number or name.", show_default="all"),
+    typer.Option("--classes", metavar="LIST|FILE", help="Classes to diffuse, by number or name.", show_default="all"),
 ]
 Labels = Annotated[
     str | None,
-    typer.Option("--labels", metavar="FILE", help="A label for each node, -1 for none.", show_default="those of the seeds"),
+    typer.Option(
+        "--labels", metavar="FILE", help="File with a label for each node, -1 for none.", show_default="those of the seeds"
+    ),
 ]
 PredictNodes = Annotated[
     Path | None,
     typer.Option(
-        "--predict-nodes", metavar="FILE", help="Write the best classes of every node to Parquet.", show_default=False
+        "--predict-nodes", metavar="FILE", help="Parquet file for the best classes of every node.", show_default=False
     ),
 ]
-Name = Annotated[str, typer.Option("--name", help="The scores are `scores/NAME`.")]
+Name = Annotated[str, typer.Option("--name", help="Name of the scores: `scores/NAME`.")]
 
 
 @with_diffusion_options
@@ -46,9 +48,9 @@ def command(
 ) -> None:
     """Spread the labels of the seeds over the graph, and score the test points.
 
-    Interrupted, the same command continues; repeated, it finds what it made. `mmdiff plan diffuse` says what a run will need.
-    With `--dask` each batch of classes is computed by one of the workers, which share `--memory`; not with `--eta row` or
-    `sinkhorn`, for which batches need each other.
+    An interrupted run continues with the same command; a finished one is found again. `mmdiff plan diffuse` shows the memory,
+    disk and time of a run. With `--dask` workers compute the batches of classes and share `--memory`; `--eta row` and
+    `--eta sinkhorn` couple the batches and run on this machine only.
     """
     from mmdiff.diffusion.stage import diffuse
     from mmdiff.runtime.dask import executor_on
@@ -77,12 +79,12 @@ def command(
 
 
 def batches(count: int, width: int) -> str:
-    """How the classes are taken, in words."""
+    """The batches of classes, in words."""
     return f"one batch of {width} classes" if count == 1 else f"{count} batches of {width} classes"
 
 
 def _announce(needs: Footprint, workers: int) -> None:
-    buffer = ", S by way of the disk" if needs.spills else ""
+    buffer = ", S through a spill file" if needs.spills else ""
     each = f" on each of {workers} workers" if workers > 1 else ""
     show.note(
         f"{batches(needs.batches, needs.width)}{buffer}; at most {show.size(needs.memory)} of memory{each} and "

@@ -1,4 +1,4 @@
-"""`mmdiff plan`: what a run will need, before it is started."""
+"""`mmdiff plan`: memory, disk and time of a run, before it is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmdiff.cli.diffuse import ChosenClasses, Labels, PredictNodes, batches, req
 from mmdiff.cli.generated import with_diffusion_options
 from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePath, parse_bytes
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Say what a run will need in memory, disk and time.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Show the memory, disk and time that a run needs.")
 
 
 @app.command("diffuse")
@@ -25,9 +25,9 @@ def diffuse(
     store: StorePath = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """What `mmdiff diffuse` with the same options will need.
+    """Show the memory, disk and time of `mmdiff diffuse` with the same options.
 
-    Some blocks of the graph are timed, which takes seconds. A run that cannot fit is refused, with the options that would fit.
+    Some blocks of the graph are timed, which takes seconds. A run that does not fit is refused, with options that would fit.
     """
     from mmdiff.diffusion.planning.estimate import plan_diffuse
 
@@ -37,15 +37,15 @@ def diffuse(
 
 
 def _show_diffuse(plan: dict[str, Any]) -> None:
-    where = ", S by way of the disk" if plan["buffer_on_disk"] else ""
+    where = ", S through a spill file" if plan["buffer_on_disk"] else ""
     show.result(f"{batches(plan['batches'], plan['cols_per_batch'])}{where}")
-    table = show.table("", "needed", "there is")
-    table.add_row("memory", show.size(plan["memory"]), f"{show.size(plan['memory_limit'])} (--memory)")
-    table.add_row("disk, on the way", show.size(plan["scratch"]), f"{show.size(plan['disk_free'])} free")
-    table.add_row("disk, the scores", show.size(plan["artifact"]), "")
+    table = show.table("", "needed", "available")
+    table.add_row("memory", f"at most {show.size(plan['memory'])}", f"{show.size(plan['memory_limit'])} (--memory)")
+    table.add_row("disk, temporary", show.size(plan["scratch"]), f"{show.size(plan['disk_free'])} free")
+    table.add_row("disk, scores", show.size(plan["artifact"]), "")
     table.add_row("time", show.duration(plan["seconds"]), "")
     show.rich_result(table)
-    steps = show.table("iteration", "computed from", "rows", "time of a batch")
+    steps = show.table("iteration", "form", "rows", "time of a batch")
     for step in plan["steps"]:
         steps.add_row(str(step["iteration"]), step["form"], f"{step['rows']:,}", show.duration(step["seconds"]))
     show.rich_result(steps)

@@ -68,8 +68,9 @@ def _load_frontier_kernels(work: Work, seeds: Seeds, neighbors: NDArray[np.uint3
     fill_matrix(stream, frontier, source)
     product(stream, source, out, update)
     states: tuple[State, ...] = (frontier, Matrix(out), SomeRows(_ROWS, out))
-    for state in states if neighbors is not None else ():
-        state.gather(neighbors, work.sqrt_degrees)
+    if neighbors is not None:
+        for state in states:
+            state.gather(neighbors, work.sqrt_degrees)
 
 
 def _small_graph(graph: CsrGraph) -> CsrGraph:
