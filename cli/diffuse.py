@@ -14,7 +14,7 @@ from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePlace, 
 
 ChosenClasses = Annotated[
     str | None,
-    typer.Option("--classes", metavar="LIST|FILE", help="Only these classes, by number or name.", show_default="all"),
+    typer.Option("--classes", metavar="LIST|FILE", help="Classes to diffuse, by number or name.", show_default="all"),
 ]
 Labels = Annotated[
     str | None,
@@ -31,7 +31,7 @@ PredictNodes = Annotated[
         "--predict-nodes", metavar="FILE", help="Write the best classes of every background row to Parquet.", show_default=False
     ),
 ]
-Name = Annotated[str, typer.Option("--name", help="The scores are `scores/NAME`.")]
+Name = Annotated[str, typer.Option("--name", help="Name of the scores: `scores/NAME`.")]
 
 
 @with_diffusion_options

@@ -127,7 +127,7 @@ def _values(result: IterationResult, nodes: int) -> NDArray[np.float32]:
     if not isinstance(state, SomeRows):
         return state.block(0, nodes)
     values = np.zeros((nodes, state.width), np.float32)
-    values[state.rows] = state.values
+    values[state.rows] = state.computed()
     return values
 
 

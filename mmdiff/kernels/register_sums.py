@@ -1,7 +1,7 @@
-"""Sums of rows, in kernels: as many columns as the processor's registers hold are summed over all edges before the next ones.
+"""Register-blocked sums of rows: as many columns as fit in registers are summed over all edges before the next columns.
 
-LLVM does not find this form by itself from loops over arrays, so it is written in its own language. A term enters a sum by one
-fused multiply-add; `fused` is the same for one number, so that other kernels can round alike.
+LLVM does not find this form by itself from loops over arrays, so it is emitted as LLVM IR. Each term is added by one fused
+multiply-add; `fused` is the same operation on one number, so that other kernels round alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mmdiff.kernels.llvm import emit_prefetch
 
 _MOST_LANES = 8
 _LINE_BYTES = 64
-# Edges whose rows are requested before their turn.
+# Edges by which the prefetch of rows runs ahead.
 _AHEAD = 16
 
 _FLOAT, _WORD, _WIDE = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -26,14 +26,14 @@ SumOfRows = Callable[..., None]
 
 
 def _summing(columns: int) -> SumOfRows:
-    """Makes the function for a number of columns: a power of two, or a multiple of the lanes of a register."""
+    """The intrinsic that sums a number of columns: a power of two, or a multiple of the lanes of a register."""
     lanes = min(columns, _MOST_LANES)
     vector = ir.VectorType(_FLOAT, lanes)
 
     def add_rows(
         typing: Any, indices: Any, weights: Any, source: Any, width: Any, column: Any, edge: Any, end: Any, sums: Any
     ) -> Any:
-        """Writes the sums over edges..end-1 of their rows' columns, from `column` on, times the edges' weights."""
+        """Writes the weighted sums of the rows of edges edge..end-1, in the columns from `column` on."""
         del typing
 
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -78,7 +78,7 @@ _ARRAYS = {"indices": 0, "weights": 1, "source": 2, "sums": 7}
 
 
 class _Arrays:
-    """The arrays among the arguments of a function, as LLVM sees them."""
+    """The array arguments of an intrinsic as LLVM values."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         self.context, self.builder, self.types = context, builder, {n: signature.args[at] for n, at in _ARRAYS.items()}
@@ -96,7 +96,7 @@ class _Arrays:
         return self.builder.gep(self.values[name].data, [at])
 
     def weight(self, index: Any, at: Any) -> Any:
-        """Of an edge: stored, or 2 where the highest bit of its index says that it is reciprocal, else 1."""
+        """The weight of an edge: the stored one, or 2 if the top bit of its index marks it as reciprocal, else 1."""
         builder = self.builder
         if "weights" not in self.values:
             return builder.uitofp(builder.add(builder.lshr(index, _WORD(31)), _WORD(1)), _FLOAT)
@@ -106,7 +106,7 @@ class _Arrays:
         return stored
 
     def rows(self, base: Any, columns: int, vector: ir.VectorType) -> Iterator[Any]:
-        """So many columns of a row of the source as float32, a register at a time."""
+        """Columns of a source row as float32, one register at a time."""
         builder, single = self.builder, self.types["source"].dtype == types.float32
         short, words = ir.VectorType(ir.IntType(16), vector.count), ir.VectorType(_WORD, vector.count)
         for column in range(0, columns, vector.count):
@@ -118,9 +118,9 @@ class _Arrays:
                 yield builder.bitcast(builder.shl(bits, ir.Constant(words, [16] * vector.count)), vector)
 
     def pairs(self, base: Any, columns: int, vector: ir.VectorType) -> Iterator[Any]:
-        """The same for bfloat16, of twice as many columns the even ones and then the odd ones: a word holds one of each.
+        """Columns of a bfloat16 row, alternately a register of even and one of odd columns: a word holds one of each.
 
-        That is fewer instructions than making words of them first.
+        This takes fewer instructions than widening the columns in order.
         """
         builder, words = self.builder, ir.VectorType(_WORD, vector.count)
         for column in range(0, columns, 2 * vector.count):
@@ -131,7 +131,7 @@ class _Arrays:
 
 
 def _unpaired(builder: Any, vectors: Sequence[Any]) -> Iterator[Any]:
-    """Sums of even and of odd columns, in the order of the columns."""
+    """Sums of even and odd columns, put back into the order of the columns."""
     lanes = vectors[0].type.count
     mixed = [place + lanes * odd for place in range(lanes) for odd in (0, 1)]
     for even, odd in zip(vectors[::2], vectors[1::2], strict=True):

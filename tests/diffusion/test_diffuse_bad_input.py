@@ -203,7 +203,7 @@ PYTHON: dict[str, tuple[dict[str, Any], type[InputError], str]] = {
     "neighbours beyond the graph": ({"neighbors": [[1, 30]]}, CountMismatch, "row 0: a node beyond the 30"),
     "neighbours far beyond the graph": ({"neighbors": [[1], [2**32 + 1]]}, CountMismatch, "row 1: a node beyond the 30"),
     "neighbours below -1": ({"neighbors": [[1, -2]]}, CountMismatch, "row 0"),
-    "one list of neighbours": ({"neighbors": [1, 2]}, CountMismatch, "a row of node numbers a point"),
+    "one list of neighbours": ({"neighbors": [1, 2]}, CountMismatch, "a row of node numbers for each point"),
     "neighbours that are no numbers": ({"neighbors": [[1.0]]}, CountMismatch, "float64"),
     "negative iterations": ({"iterations": -1}, BadOption, "iterations=-1"),
     "no columns": ({"cols_per_batch": 0}, BadOption, "cols_per_batch=0"),

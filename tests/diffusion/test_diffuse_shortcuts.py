@@ -183,7 +183,7 @@ def test_a_buffer_on_disk_gives_the_same_bytes(tmp_path: Path, options: dict[str
         prepared = prepare(Store.open(folder / "store"), request)
         # Half a buffer less than two need.
         spare = nodes * prepared.needs.width * prepared.variant.itemsize // 2
-        memory = prepared.needs.memory - spare if on_disk else request.memory
+        memory = prepared.needs.most_memory - spare if on_disk else request.memory
         outcome = stage(folder / "store", Request(**{**vars(request), "memory": memory}))
         assert (outcome.needs.spills, outcome.needs.batches) == (on_disk, batches)
         ids.add(outcome.artifact.id)

@@ -49,6 +49,7 @@ def test_plan_of_a_diffusion_has_the_batches_and_the_scores_of_the_run(store: Pa
     assert len(plan.steps) == request_.iterations
     assert plan.seconds > 0
     assert plan.memory < plan.memory_limit
+    assert outcome.artifact.run["peak_memory"] <= plan.memory
     scores = outcome.artifact.manifest.arrays["scores"].spec.bytes_on_disk
     assert scores <= plan.artifact <= outcome.artifact.manifest.bytes_on_disk
 
@@ -61,7 +62,7 @@ def test_plan_leaves_the_store_as_it_was(store: Path) -> None:
 
 
 def test_run_that_does_not_fit_is_refused_by_its_plan_with_what_would(store: Path) -> None:
-    with pytest.raises(BadOption, match=r"--memory 1M: .* At least --memory \d+M is needed"):
+    with pytest.raises(BadOption, match=r"memory='1M': .* At least memory='\d+M' is needed"):
         plan_diffuse(store, Request(memory=1 << 20))
 
 

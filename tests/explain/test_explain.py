@@ -170,6 +170,23 @@ def test_diffusion_of_some_classes_and_of_other_labels_is_explained_too(world: P
     assert "not what scores/other was made with" in changed.stderr
 
 
+def test_states_of_bfloat16_lead_to_the_same_paths() -> None:
+    """S of the last iteration has needed rows only: paths start from their values, and not from their bits."""
+    draw = np.random.default_rng(0)
+    graph = CsrGraph.from_scipy(scipy.sparse.csr_array((draw.random((60, 60)) < 0.1).astype(float)))
+    seeds, neighbors = Seeds.of(np.arange(60), some_labels(60, 4, 1, 3), 4), some_neighbors(60, 3)[:2]
+    questions = [Question(point, column) for point in range(2) for column in range(4)]
+    exact, short = (
+        find_paths(Spreading(graph, seeds, Variant(dtype=dtype), np.full(4, 0.25), 2, neighbors), questions)
+        for dtype in ("float32", "bfloat16")
+    )
+    for question, path in exact.items():
+        other = short[question]
+        assert (path is None) == (other is None)
+        if path is not None and other is not None:
+            np.testing.assert_allclose([s.share for s in other.steps], [s.share for s in path.steps], rtol=0.02)
+
+
 def test_scores_of_a_version_that_applied_eta_twice_have_no_paths(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe_now = stage._recipe
 

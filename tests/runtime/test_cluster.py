@@ -29,6 +29,7 @@ from mmdiff.experiment.stage import run_experiment
 from mmdiff.formats.errors import ClusterError
 from mmdiff.formats.store.store import Store
 from mmdiff.runtime.dask import executor_on
+from mmdiff.runtime.executor import Executor
 from mmdiff.runtime.progress import Advance, Progress, silent
 from tests.diffusion.test_diffuse_shortcuts import large
 from tests.diffusion.test_diffuse_store import import_rows, import_seeds
@@ -152,14 +153,13 @@ def test_a_worker_that_is_killed_changes_nothing(
     config = write_config(quick_folder, small_config(n=[1], backgrounds=["none"]))
     asked = Request(iterations=3, cols_per_batch=1, predict_nodes=quick_folder / "p.parquet")
 
-    def perform(store: Path, **more: Any) -> None:
+    def perform(store: Path, progress: Progress = silent, executor: Executor | None = None) -> None:
         if command == "build-graph":
-            asked_graph = Build(k=10, index="cells", recall=0.99)
-            build_graph(store, asked_graph, more.get("progress", silent), more.get("units"))
+            build_graph(store, Build(k=10, index="cells", recall=0.99), progress, executor)
         elif command == "diffuse":
-            diffuse(store, asked, **more)
+            diffuse(store, asked, progress, executor=executor)
         else:
-            run_experiment(store, config, "a test", *more.values())
+            run_experiment(store, config, "a test", progress, executor)
 
     start = {"build-graph": imported, "diffuse": built}.get(command)
     stores = [quick_folder / name for name in ("here", "there")]
@@ -168,7 +168,7 @@ def test_a_worker_that_is_killed_changes_nothing(
     perform(stores[0])
     progress, killed = killing(workers, {"build-graph": "searching", "diffuse": "diffusing"}.get(command, "experiment"))
     with executor_on(workers.address, ROOT) as executor:
-        perform(stores[1], progress=progress, executor=executor)
+        perform(stores[1], progress, executor)
     assert killed
     assert not killed & workers.pids()
     here, there = (tree(store, with_runs=False) for store in stores)
@@ -222,8 +222,8 @@ def test_the_bar_counts_what_all_workers_do(built: Path, quick_folder: Path, wor
         totals.append(total)
         yield moved.append
 
-    with executor_on(workers.address, ROOT) as executor:
-        diffuse(copy(built, quick_folder / "store"), Request(iterations=3, cols_per_batch=2), progress, executor=executor)
+    with executor_on(workers.address, ROOT) as units:
+        diffuse(copy(built, quick_folder / "store"), Request(iterations=3, cols_per_batch=2), progress, executor=units)
     assert len(totals) == 1
     assert sum(moved) == totals[0]
 

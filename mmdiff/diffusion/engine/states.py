@@ -80,6 +80,10 @@ class SomeRows:
         places[neighbors == NONE] = -1
         return _gathered(self.values, places, _of_neighbors(sqrt_degrees, neighbors))
 
+    def computed(self) -> NDArray[np.float32]:
+        """The rows, in sqrt-degree units."""
+        return decode(self.values)
+
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
         raise RuntimeError(f"rows {start} to {stop - 1} were not computed")
 
