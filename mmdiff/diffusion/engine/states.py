@@ -82,7 +82,7 @@ class SomeRows:
 
     def computed(self) -> NDArray[np.float32]:
         """The rows, in sqrt-degree units."""
-        return decode(self.values)
+        return bfloat16_decode(self.values)
 
     def block(self, start: int, stop: int) -> NDArray[np.float32]:
         raise RuntimeError(f"rows {start} to {stop - 1} were not computed")
