@@ -78,4 +78,6 @@ def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
 
 
 def _rate(speed: float, unit: str) -> str:
-    return f"{text.size(speed)}/s" if unit == "bytes" else f"{speed:,.0f} {unit}/s"
+    if unit == "bytes":
+        return f"{text.size(speed)}/s"
+    return f"{speed:,.0f} {unit}/s" if speed >= 10 else f"{speed:.2g} {unit}/s"

@@ -140,7 +140,7 @@ def test_without_a_terminal_long_work_prints_a_line_now_and_then(
             advance(10)
     lines = capsys.readouterr().err.splitlines()
     assert 4 <= len(lines) <= 12, "ever less often"
-    assert all(re.fullmatch(r"mmdiff: searching: \d+ %, \d+ rows/s(, .* left)?", line) for line in lines)
+    assert all(re.fullmatch(r"mmdiff: searching: \d+ %, [\d.]+ rows/s(, .* left)?", line) for line in lines)
 
 
 def test_short_work_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
