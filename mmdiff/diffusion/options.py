@@ -220,12 +220,3 @@ def options_of(values: dict[str, Any]) -> DiffusionOptions:
             guess = f"Did you mean {near[0]}? " if near else ""
             raise BadOption(Parameter(name), f": no such option. {guess}Choose from {', '.join(known)}.")
     return DiffusionOptions(**values)
-
-
-def parameters_doc(indent: str = "    ") -> str:
-    """The documentation of all options, one line each, for docstrings of functions that take them."""
-    lines = []
-    for declared in declared_options().values():
-        default = declared.default_doc if declared.default is None and declared.default_doc else repr(declared.default)
-        lines.append(f"{indent}{declared.name}: {declared.doc} Default: {default}.")
-    return "\n".join(lines)

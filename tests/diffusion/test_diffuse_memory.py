@@ -48,8 +48,8 @@ def run(folder: Path, *options: str) -> tuple[int, str, str, int]:
 
 CASES: dict[str, tuple[int, tuple[str, ...]]] = {
     "auto": (700, ("--cols-per-batch", "auto")),
-    "a buffer on disk": (640, ("--cols-per-batch", "160")),
-    "a buffer on disk and no shortcuts": (460, ("--cols-per-batch", "80", "--plain")),
+    "a buffer on disk": (540, ("--cols-per-batch", "160")),
+    "a buffer on disk and no shortcuts": (380, ("--cols-per-batch", "80", "--plain")),
     "bfloat16": (640, ("--cols-per-batch", "auto", "--dtype", "bfloat16")),
     "coupled classes": (1200, ("--cols-per-batch", "auto", "--eta", "row")),
 }
@@ -73,11 +73,11 @@ def test_anonymous_memory_stays_within_the_limit(folder: Path, megabytes: int, o
 
 
 def test_refusal_names_the_columns_and_the_memory_that_fit(folder: Path) -> None:
-    code, _, message, _ = run(folder, "--cols-per-batch", "160", "--memory", "500M")
+    code, _, message, _ = run(folder, "--cols-per-batch", "160", "--memory", "400M")
     assert code == 2
     found = re.search(r"160 columns of 300,000 nodes need (\d+)M. --cols-per-batch (\d+) or auto fits", message)
     assert found, message
-    code, _, messages, _ = run(folder, "--cols-per-batch", found[2], "--memory", "500M", "--iterations", "0")
+    code, _, messages, _ = run(folder, "--cols-per-batch", found[2], "--memory", "400M", "--iterations", "0")
     assert code == 0, messages
     code, _, message, _ = run(folder, "--cols-per-batch", "auto", "--memory", "50M")
     assert code == 2
