@@ -303,7 +303,7 @@ def test_without_distributed_the_line_that_installs_it_is_shown(built: Path, mon
 @pytest.mark.parametrize("eta", ["row", "sinkhorn"])
 def test_classes_that_are_coupled_are_not_left_to_workers(built: Path, workers: Workers, eta: str) -> None:
     message = refused("diffuse", "--eta", eta, "--store", built, "--dask", workers.address)
-    assert f"--dask with --eta {eta}: it takes all classes of a node at once" in message
+    assert f"--dask with --eta {eta}: the operator needs all classes of a node" in message
 
 
 def refused_for_two(*arguments: object) -> str:
