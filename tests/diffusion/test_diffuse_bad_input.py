@@ -1,4 +1,4 @@
-"""Bad input to `mmdiff diffuse` and `mmdiff.diffuse`: a sentence that says what to do, exit code 2, and the store as it was."""
+"""Bad input to `mmdiff diffuse` and to the diffusion on arrays: a sentence with a remedy, exit code 2, an unchanged store."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def refused(folder: Path, options: str = "") -> str:
-    """What the user is told, after nothing has changed."""
+    """The message of a refused command, which has changed nothing."""
     before = tree(folder)
     outcome = CliRunner().invoke(app, ["diffuse", *options.split(), "--store", "store"])
     assert outcome.exit_code == 2, outcome.output

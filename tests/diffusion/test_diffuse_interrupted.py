@@ -33,7 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {"in batches": {}, "coupled": {"eta": "row
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """States are kept after every iteration, and arrays have several chunks."""
+    """States are saved after every iteration, and arrays have several chunks."""
     monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0)
     with chunks_of(SMALL_CHUNKS):
         yield
@@ -54,7 +54,7 @@ def request(folder: Path, **options: Any) -> Request:
 
 
 def stopped_at(moment: int) -> Progress:
-    """A progress bar whose user presses Ctrl-C when it has moved so often."""
+    """A progress bar that interrupts the run at its given move."""
 
     @contextmanager
     def progress(what: str, total: int, unit: str) -> Iterator[Advance]:
@@ -71,7 +71,7 @@ def stopped_at(moment: int) -> Progress:
 
 
 def interrupt(store: Path, asked: Request, moment: int) -> bool:
-    """Whether the run was interrupted; if not it had come to its end."""
+    """Whether the run was interrupted; otherwise it finished first."""
     try:
         diffuse(store, asked, stopped_at(moment))
     except KeyboardInterrupt:
@@ -93,7 +93,7 @@ def test_interrupted_anywhere_the_same_command_continues_to_the_same_bytes(
         store = copy(original, quick_folder / str(moment))
         if not interrupt(store, asked, moment):
             break
-        # And once more on the way.
+        # Interrupt the resumed run too.
         interrupt(store, asked, 1)
         finished = chunk_inodes(store)
         diffuse(store, asked)
@@ -103,11 +103,11 @@ def test_interrupted_anywhere_the_same_command_continues_to_the_same_bytes(
     assert moment > 8
 
 
-def test_batches_and_iterations_that_are_kept_are_not_computed_again(original: Path, quick_folder: Path) -> None:
+def test_saved_batches_and_iterations_are_not_computed_again(original: Path, quick_folder: Path) -> None:
     asked = request(quick_folder, plain=True)
     whole = diffuse(copy(original, quick_folder / "whole"), asked).artifact.run["steps"]
     store = copy(original, quick_folder)
-    # Three batches of three iterations in one block each, and a block's last move: within the third batch.
+    # Three batches of three iterations with two moves each: the interrupt comes within the third batch.
     assert interrupt(store, asked, 13)
     rest = diffuse(store, asked).artifact.run["steps"]
     assert 0 < sum(step["bytes"] for step in rest) <= sum(step["bytes"] for step in whole) / 3
@@ -123,9 +123,7 @@ def test_other_batches_after_an_interruption_do_not_count_classes_twice(original
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 @pytest.mark.parametrize("harm", ["flipped", "gone"])
-def test_what_was_kept_and_is_damaged_meanwhile_is_made_again(
-    original: Path, quick_folder: Path, options: dict[str, Any], harm: str
-) -> None:
+def test_damaged_checkpoints_are_computed_again(original: Path, quick_folder: Path, options: dict[str, Any], harm: str) -> None:
     asked = request(quick_folder, **options)
     expected = diffuse(copy(original, quick_folder / "whole"), asked).artifact.id
     begun = copy(original, quick_folder / "begun")
@@ -146,7 +144,7 @@ def test_what_was_kept_and_is_damaged_meanwhile_is_made_again(
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
-def test_no_room_is_an_error_in_words_and_with_room_the_same_command_continues(
+def test_full_disk_is_an_error_in_words_and_with_space_the_same_command_continues(
     original: Path, quick_folder: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = request(quick_folder, **options)

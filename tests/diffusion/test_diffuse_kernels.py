@@ -1,4 +1,4 @@
-"""Each kernel of the diffusion computes what its naive twin says, whatever the graph and however the work is cut."""
+"""Each kernel of the diffusion equals its naive twin, for any graph and any split of the work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ seeds_of_draws = st.integers(0, 1000)
 widths = st.sampled_from([1, 2, 5, 17])
 # Together they are summed in all the sizes that there are: 96, 64, 32, 16, 8, 4, 2 and 1 columns at once.
 all_widths = st.sampled_from([1, 2, 5, 17, 127, 176, 232])
-pulls = st.sampled_from([(1.0, False), (0.8, False), (1.0, True), (0.6, True)])
+seed_updates = st.sampled_from([(1.0, False), (0.8, False), (1.0, True), (0.6, True)])
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def naive_step(graph: CsrGraph, S: NDArray[Any], labels: NDArray[Any], alpha: fl
 
 
 @settings(max_examples=120)
-@given(graph=graphs, width=all_widths, seed=seeds_of_draws, seed_update=pulls, block=st.sampled_from([3, 40, 1 << 18]))
+@given(graph=graphs, width=all_widths, seed=seeds_of_draws, seed_update=seed_updates, block=st.sampled_from([3, 40, 1 << 18]))
 def test_product_is_that_of_the_matrices(
     graph: CsrGraph, width: int, seed: int, seed_update: tuple[float, bool], block: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_product_is_that_of_the_matrices(
 
 @settings(max_examples=40, deadline=None)
 @given(nodes=st.integers(1, 900), width=widths, seed=seeds_of_draws, short=st.booleans(), block=st.sampled_from([40, 1 << 18]))
-def test_product_by_way_of_the_disk_is_the_same_to_the_last_bit(
+def test_product_through_a_spill_file_is_the_same_to_the_last_bit(
     nodes: int, width: int, seed: int, short: bool, block: int
 ) -> None:
     graph, S = some_graph(nodes, 4, seed), some_S(nodes, width, seed)
@@ -129,7 +129,7 @@ def test_product_takes_weights_of_float16() -> None:
     graph=graphs,
     width=widths,
     seed=seeds_of_draws,
-    seed_update=pulls,
+    seed_update=seed_updates,
     short=st.booleans(),
     block=st.sampled_from([3, 1 << 18]),
     needs=st.booleans(),
@@ -172,7 +172,7 @@ def test_frontier_takes_weights_of_float16_and_so_do_the_sums() -> None:
 
 
 def naive_bfloat16(value: np.float32) -> float:
-    """The nearest number of eight significant bits (fewer below 2^-126), of two the even one."""
+    """The nearest number of eight significant bits (fewer below 2^-126); ties go to the even one."""
     if not np.isfinite(value) or value == 0:
         return float(value)
     unit = 2.0 ** (max(math.frexp(float(value))[1] - 1, -126) - 7)
@@ -217,7 +217,7 @@ def test_needed_rows_are_those_that_can_be_reached_in_as_many_steps(graph: CsrGr
     assert len(found) == steps + 1
     mask = np.isin(np.arange(graph.nodes), start)
     for step, rows in enumerate(found):
-        # A set of almost all nodes is all of them, from there on.
+        # A set of almost all nodes counts as all nodes.
         if rows is None:
             assert mask.sum() > 0.7 * graph.nodes
         else:
@@ -284,9 +284,7 @@ def test_best_classes_are_the_same_whatever_the_batches_and_ties_go_to_the_lower
 
 @settings(max_examples=80)
 @given(nodes=st.integers(1, 40), width=widths, seed=seeds_of_draws, short=st.booleans(), high=st.booleans())
-def test_states_say_the_same_of_test_points_however_they_are_kept(
-    nodes: int, width: int, seed: int, short: bool, high: bool
-) -> None:
+def test_all_forms_of_a_state_gather_the_same_scores(nodes: int, width: int, seed: int, short: bool, high: bool) -> None:
     S, neighbors = some_S(nodes, width, seed), some_neighbors(nodes, seed)
     S = bfloat16_decode(bfloat16_encode(S)) if short else S
     kept = bfloat16_encode(S) if short else S

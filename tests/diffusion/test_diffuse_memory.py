@@ -1,4 +1,4 @@
-"""`--memory` is kept, as seen from outside, and where a run cannot keep it the refusal says what would."""
+"""A run stays within `--memory` and within its announced bound, as seen from outside; a refusal names a limit that fits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *options: str) -> tuple[int, str, str, int]:
-    """Exit code, output and messages of a diffusion, and the most anonymous memory it was seen to have."""
+    """Exit code, output and messages of a diffusion, and its peak of anonymous memory."""
     start = [
         sys.executable,
         "-c",
@@ -61,13 +61,13 @@ def test_anonymous_memory_stays_within_the_limit(folder: Path, megabytes: int, o
     assert code == 0, messages
     assert ("S spilled to disk" in messages) == ("160" in options or "80" in options)
     assert 0 < most < megabytes << 20
-    # The announced bound holds, and is close: kernels may be compiled meanwhile, which takes memory that is not held later.
+    # The announced bound holds, and is close.
     announced = re.search(r"at most ([\d.]+) MiB of memory", messages)
     assert announced, messages
     assert most <= float(announced[1]) * 2**20 <= megabytes << 20
     assert float(announced[1]) * 2**20 < 1.5 * most
     summary: dict[str, Any] = json.loads(output)
-    # It is the batch that the memory goes to.
+    # Most of the memory is that of the batch.
     assert summary["cols_per_batch"] * NODES * 2 > 20 << 20
     forget(folder)
 

@@ -1,4 +1,4 @@
-"""The diffusion against others: scikit-learn's label spreading, and float64 on real descriptors."""
+"""The diffusion compared with scikit-learn's label spreading, and with float64 on real descriptors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOP, T = 5, 4
 
 
 def affinity(nodes: int, seed: int) -> NDArray[np.float64]:
-    """Symmetric, without a diagonal, with nodes that nobody is near."""
+    """A symmetric matrix without a diagonal, with some isolated nodes."""
     draw = np.random.default_rng(seed)
     one_way = draw.random((nodes, nodes)) * (draw.random((nodes, nodes)) < 4 / nodes)
     both = one_way + one_way.T
@@ -53,7 +53,7 @@ def test_symmetric_graph_and_alpha_give_the_label_spreading_of_scikit_learn(tmp_
     options: dict[str, Any] = {"iterations": iterations, "eta": "none", "alpha": 0.8, "normalize_graph": "symmetric"}
     L = from_a_store(tmp_path, A, labels, options) if in_store else in_memory(A, labels, options)
     sums = L.sum(axis=1, keepdims=True)
-    # What scikit-learn shows in the end are shares; its state, like ours, is not made to sum to one on the way.
+    # scikit-learn normalises rows at the end; its state, like ours, is not normalised between iterations.
     shares = np.divide(L, sums, out=np.zeros_like(L, dtype=np.float64), where=sums > 0)
     np.testing.assert_allclose(shares, peer.label_distributions_, rtol=1e-5, atol=1e-9)
     reached = sums[:, 0] > 0
@@ -78,7 +78,7 @@ def from_a_store(folder: Path, A: NDArray[Any], labels: NDArray[Any], options: d
 
 
 def real_files(folder: Path) -> dict[str, tuple[str, str | None]]:
-    """Vectors and labels of each role: some of Tiny ImageNet, or the sample that the repository has of it."""
+    """Vectors and labels of each role: a part of Tiny ImageNet, or the sample in the repository."""
     if not REAL.is_dir():
         return {
             "background": (str(SAMPLE / "background.npy"), None),

@@ -1,4 +1,4 @@
-"""Shortcuts, batches and buffers change the time that a diffusion takes, and nothing else."""
+"""Shortcuts, batches and spill files change the time of a diffusion, and nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pieces = st.tuples(st.sampled_from([5, 60, 1 << 18]), st.sampled_from([0, 8, 1 <
 def both_ways(
     graph: CsrGraph, classes: int, seed: int, cut: tuple[int, int], every_node: bool, **options: Any
 ) -> list[NDArray[np.float32]]:
-    """With shortcuts and as the method is written down."""
+    """The diffusion with and without shortcuts."""
     labels, neighbors = some_labels(graph.nodes, classes, 2, seed), some_neighbors(graph.nodes, seed)
     lists = None if every_node else neighbors[:2]
     with small_pieces(*cut):
@@ -111,7 +111,7 @@ def test_bfloat16_is_off_by_its_own_rounding_and_no_more(graph: CsrGraph, seed: 
     expected = naive_diffusion(graph, labels, classes, variant, np.full(classes, 1 / classes), iterations)
     options: Any = {"eta": eta, "reset_seeds": reset, "dtype": "bfloat16", "iterations": iterations, "classes": classes}
     scores = diffuse(graph, labels, neighbors=neighbors, **options)
-    # Half a unit in the last of eight bits for each iteration, and as much again where L is made of such sums.
+    # Half a unit in the last of eight bits for each iteration, and as much again where L is computed from such sums.
     for t in range(iterations + 1):
         tolerance = 1e-5 if t == 0 else 2.0**-9 * (2 * t + 2) * (6 if eta == "sinkhorn" else 1)
         assert_close(scores[t], naive_scores(expected[t], neighbors), tolerance)
@@ -158,7 +158,7 @@ def forget(folder: Path) -> None:
 
 
 def large(folder: Path, nodes: int, tests: int, classes: int, k: int = 10) -> Path:
-    """A store with an imported graph, some of whose nodes are seeds and test points. Descriptors are of no importance."""
+    """A store with an imported graph, some of whose nodes are seeds and test points. Descriptors do not matter."""
     draw = np.random.default_rng(0)
     near = np.arange(nodes)[:, None] + np.rint(draw.standard_normal((nodes, k)) * 1000).astype(np.int64)
     folder.mkdir()
@@ -174,14 +174,14 @@ def large(folder: Path, nodes: int, tests: int, classes: int, k: int = 10) -> Pa
 
 
 @pytest.mark.parametrize("options", [{}, {"gamma": 1.3}, {"plain": True}, {"dtype": "bfloat16"}], ids=str)
-def test_a_buffer_on_disk_gives_the_same_bytes(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_spill_file_gives_the_same_bytes(tmp_path: Path, options: dict[str, Any]) -> None:
     nodes, width, batches = 60_000, 100, 2
     folder = large(tmp_path / "folder", nodes, 20_000, width * batches - 30)
     ids = set()
     for on_disk in (False, True):
         request = Request(iterations=3, keep_scores="last", cols_per_batch=width, **options)
         prepared = prepare(Store.open(folder / "store"), request)
-        # Half a buffer less than two need.
+        # Half a matrix less than two matrices need.
         spare = nodes * prepared.needs.width * prepared.variant.itemsize // 2
         memory = prepared.needs.most_memory - spare if on_disk else request.memory
         outcome = stage(folder / "store", Request(**{**vars(request), "memory": memory}))

@@ -1,4 +1,4 @@
-"""`mmdiff diffuse`: scores in the store as the specification says, equal to the definition, made once."""
+"""`mmdiff diffuse`: scores that follow the specification, equal the definition, and are made once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def made(original: Path, tmp_path: Path) -> Path:
-    """A folder with the files of a user and a store with a graph."""
+    """A folder with a user's files and a store with a graph."""
     return Path(shutil.copytree(original, tmp_path / "folder", symlinks=True))
 
 
@@ -96,7 +96,7 @@ def expected_scores(folder: Path, variant: Variant | None = None, iterations: in
 
 
 def stock(folder: Path, array: str, name: str = "diffusion") -> NDArray[Any]:
-    """An array of the scores as anybody's zarr reads it."""
+    """An array of the scores, read with stock zarr."""
     found = zarr.open_group(folder / "store", mode="r")[f"scores/{name}/{array}"]
     assert isinstance(found, zarr.Array)
     return np.asarray(found[:])
@@ -136,7 +136,7 @@ def test_only_coupled_operators_tell_in_the_recipe_that_they_are_applied_once(ma
 
 
 @pytest.mark.parametrize("eta", ["column", "sinkhorn"])
-def test_no_iteration_gives_what_test_points_see_of_the_seeds(made: Path, eta: Any) -> None:
+def test_without_iterations_scores_are_those_of_the_seeds(made: Path, eta: Any) -> None:
     spread(made, iterations=0, eta=eta)
     assert_close(stock(made, "scores"), expected_scores(made, Variant(eta), 0))
 
@@ -218,7 +218,7 @@ def read_parquet(file: Path) -> dict[str, list[Any]]:
 
 
 def expected_predictions(folder: Path, variant: Variant | None = None, iterations: int = T) -> NDArray[np.float64]:
-    """L of the background, in the order of its rows."""
+    """L of the background, in the user's row order."""
     order = Store.open(folder / "store").open_artifact("graph/W").array("order")
     L = expected_L(folder, variant, iterations)[-1][: len(order)]
     mine = np.empty_like(L)

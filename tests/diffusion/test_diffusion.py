@@ -1,4 +1,4 @@
-"""The diffusion is what its definition says, in every variant, whatever the graph, the labels and the batches."""
+"""The diffusion equals its definition in every variant, for any graph, labels and batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def some_neighbors(nodes: int, seed: int) -> NDArray[np.uint32]:
 
 
 def assert_close(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 1e-5) -> None:
-    """Relative to each entry; what the twin has as zero is zero."""
+    """Close relative to each entry; zeros of the twin are exact zeros."""
     assert found.shape == expected.shape
     assert np.all((found == 0) == (expected == 0))
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=1e-30)
@@ -64,7 +64,7 @@ def assert_close(found: NDArray[Any], expected: NDArray[Any], tolerance: float =
 
 @contextmanager
 def small_pieces(block_edges: int, entry_cost: int) -> Iterator[None]:
-    """Blocks that small graphs have several of, and frontiers that are given up early, late or when it pays."""
+    """Small blocks, so that small graphs have several, and another cost of frontiers, so that they last longer or shorter."""
     before: Any = (streaming.BLOCK_EDGES, schedule.ENTRY_COST, coupled.BLOCK_ROWS)
     streaming.BLOCK_EDGES, schedule.ENTRY_COST, coupled.BLOCK_ROWS = block_edges, entry_cost, 7
     try:

@@ -1,4 +1,4 @@
-"""Pages that are asked for come, and no others do."""
+"""Prefetching brings the requested pages into the page cache, and no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def graph(tmp_path: Path) -> CsrGraph:
 
 
 def resident(values: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Of each page of a mapped array, whether it is in the page cache."""
+    """Whether each page of a mapped array is in the page cache."""
     pages = -(-values.nbytes // PAGE_BYTES)
     found = np.zeros(pages, np.uint8)
     addresses = (ctypes.c_void_p(array.__array_interface__["data"][0]) for array in (values, found))
@@ -45,7 +45,7 @@ def pages_of_rows(graph: CsrGraph, rows: NDArray[np.int64]) -> set[int]:
     return {page for start, end in spans for page in range(start // PAGE_BYTES, end // PAGE_BYTES + 1)}
 
 
-def test_pages_of_scattered_rows_come_and_those_between_do_not(graph: CsrGraph) -> None:
+def test_pages_of_scattered_rows_are_read_and_those_between_are_not(graph: CsrGraph) -> None:
     if resident(graph.indices).any():
         pytest.skip("the file system does not give up its pages")
     rows = np.arange(100, NODES, 3000)
@@ -59,7 +59,7 @@ def test_pages_of_scattered_rows_come_and_those_between_do_not(graph: CsrGraph) 
     assert len(found) <= 2 * len(wanted)
 
 
-def test_rows_of_any_kind_may_be_asked_for(graph: CsrGraph) -> None:
+def test_any_rows_may_be_announced(graph: CsrGraph) -> None:
     for rows in ([], [0], [NODES - 1], range(NODES), [5, 6, 7, 39_000]):
         announce_rows(graph.indices, graph.indptr, np.array(rows, np.int64))
     announce_rows(np.array(graph.indices), graph.indptr, np.arange(10))
@@ -72,7 +72,7 @@ def test_how_many_pages_entries_lie_in(start: int, stop: int, pages: int) -> Non
 
 @pytest.mark.parametrize("rows", [None, np.arange(0, NODES, 1000), np.arange(0, NODES, 7), np.arange(100, 110)])
 @pytest.mark.parametrize("let_go", [False, True])
-def test_a_stream_visits_each_row_once_whatever_it_asks_for(
+def test_a_stream_visits_each_row_once_however_pages_are_requested(
     graph: CsrGraph, rows: NDArray[np.int64] | None, let_go: bool
 ) -> None:
     with Stream(graph, let_go) as stream:

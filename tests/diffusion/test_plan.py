@@ -1,4 +1,4 @@
-"""`mmdiff plan` says what a run will take, and refuses what the run would refuse."""
+"""`mmdiff plan` shows memory, disk and time of a run, and refuses a run that does not fit."""
 
 from __future__ import annotations
 
