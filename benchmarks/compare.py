@@ -1,7 +1,7 @@
 """Compares this checkout with another one: the same work in turn, in processes of their own, the best of several rounds.
 
     git worktree add /tmp/before HEAD~1
-    python -m benchmarks.compare /tmp/before [--rows 300000] [--rounds 3] [--folder DIR]
+    python -m benchmarks.compare /tmp/before [--rows 300000] [--rounds 3] [--only TEXT] [--folder DIR]
 
 Both run the same commands on stores with the same bytes: `build-graph` (search, completion, symmetrising), `diffuse` with and
 without shortcuts, in float32 and bfloat16, and the product W L alone. Prints the time of each, and the ratio here / there.
@@ -24,14 +24,15 @@ from benchmarks.measure import machine
 
 ROOT = Path(__file__).parent.parent
 
-# The product by itself; where its module is depends on the version. Prints the best time of several.
+# The product alone; its module has moved since the first versions. Prints the best time of several.
 _PRODUCT = """
-import importlib, sys, time
+import sys, time
 import numpy as np
-homes = ("mmdiff.diffusion.engine.product", "mmdiff.diffusion.product")
-home = next(name for name in homes if importlib.util.find_spec(name.rpartition(".")[0]) and importlib.util.find_spec(name))
-matmul = importlib.import_module(home).matmul
 import mmdiff
+try:
+    from mmdiff.diffusion.engine.product import matmul
+except ImportError:
+    from mmdiff.diffusion.product import matmul
 graph = mmdiff.Graph.open(sys.argv[1])
 graph = getattr(graph, "internal", graph)
 S = np.random.default_rng(0).random((graph.nodes, 96), np.float32)
@@ -70,11 +71,11 @@ class Checkout:
         return time.perf_counter() - clock
 
 
-def compare(other: Path, rows: int, rounds: int, folder: Path) -> None:
+def compare(other: Path, rows: int, rounds: int, only: str, folder: Path) -> None:
     """Prints one line for each piece of work."""
     checkouts = {"here": Checkout(ROOT), "there": Checkout(other)}
     imported = stores.imported(folder, rows)
-    tiny = stores.tiny(folder)
+    tiny = stores.tiny(folder) if only in "build-graph, Tiny ImageNet" else None
     built = {name: folder / f"built-{name}" for name in checkouts}
     for name, store in built.items():
         shutil.copytree(imported, store, symlinks=True)
@@ -105,6 +106,8 @@ def compare(other: Path, rows: int, rounds: int, folder: Path) -> None:
     for title, options in _DIFFUSE.items():
         work[title] = lambda name, options=options: diffuse(name, options)  # type: ignore[misc]
     for title, measure in work.items():
+        if only not in title:
+            continue
         times = {name: [] for name in checkouts}  # type: dict[str, list[float]]
         for turn in range(rounds + 1):
             # Each goes first as often as the other; the first round loads kernels and warms the cache.
@@ -122,11 +125,12 @@ def main() -> None:
     parser.add_argument("other", type=Path, help="another checkout of mmdiff")
     parser.add_argument("--rows", type=int, default=300_000, help="rows of the generated background")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds")
+    parser.add_argument("--only", default="", help="only work whose title contains this, such as diffuse")
     parser.add_argument("--folder", default=None, help="folder for temporary stores")
     arguments = parser.parse_args()
     sys.stdout.write(f"{machine()}\n")
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="compare-") as folder:
-        compare(arguments.other.resolve(), arguments.rows, arguments.rounds, Path(folder))
+        compare(arguments.other.resolve(), arguments.rows, arguments.rounds, arguments.only, Path(folder))
 
 
 if __name__ == "__main__":

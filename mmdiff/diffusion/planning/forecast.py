@@ -18,8 +18,10 @@ from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.states import Frontier
 from mmdiff.diffusion.schedule import ENTRY_BYTES, Decision, Form, FrontierSize, ProductSize, next_product
 
-# Visits of frontier products that the memory model computes; they take a second or two.
+# Visits of frontier products that the memory model computes: at most so many, which take a second or two, and one for so many
+# bytes of the coarse bound. A run that needs little memory is short, and would notice the time.
 _MOST_VISITS = 1 << 25
+_BYTES_PER_VISIT = 128
 
 # Bytes for each row that a frontier product computes: its number in two types, and the lengths of parts and whole.
 _REACHED_BYTES = 28
@@ -77,8 +79,9 @@ def forecast_batch(diffusion: Diffusion, batch: int, spills: bool, most_visits: 
         yield Forecast(iteration=iteration, decision=decision, size=size, before=before, after=after, seconds=seconds)
 
 
-def state_bytes(diffusion: Diffusion, spills: bool) -> int | None:
+def state_bytes(diffusion: Diffusion, spills: bool, coarse_bound: int) -> int | None:
     """The most memory that the states of a batch take, or None where finding out would take too long."""
+    most_visits = min(_MOST_VISITS, coarse_bound // _BYTES_PER_VISIT)
     nodes, itemsize = diffusion.stream.graph.nodes, diffusion.variant.itemsize
     matrix = nodes * diffusion.width * itemsize
     spill_bytes = diffusion.work.product_size(0, diffusion.width, spills).spill_bytes or 0
@@ -89,7 +92,7 @@ def state_bytes(diffusion: Diffusion, spills: bool) -> int | None:
         # Without shortcuts, Y is a matrix too.
         written = matrix if diffusion.work.whole else 0
         forms = []
-        for product in forecast_batch(diffusion, batch, spills, _MOST_VISITS - visits):
+        for product in forecast_batch(diffusion, batch, spills, most_visits - visits):
             if product.before is not None and product.decision.form is Form.FRONTIER:
                 visits += product.before.visits
             frontiers = max(frontiers, product.frontier_bytes)

@@ -129,7 +129,7 @@ def memory_bound(problem: Problem, limits: Limits, diffusion: Diffusion, spills:
     held = anonymous_bytes() + _SLACK_BYTES + fixed_bytes(problem, variant, limits, width)
     if variant.coupled:
         return held + nodes * width * (variant.itemsize + 4)
-    states = state_bytes(diffusion, spills)
+    states = state_bytes(diffusion, spills, most_memory)
     return most_memory if states is None else held + states
 
 
