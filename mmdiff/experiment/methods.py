@@ -101,10 +101,6 @@ def text(raw: Any) -> str | None:
     return raw if isinstance(raw, str) and raw else None
 
 
-def flag(raw: Any) -> bool | None:
-    return raw if isinstance(raw, bool) else None
-
-
 def whole(least: int) -> Check[int]:
     """A whole number of at least so much."""
     return lambda raw: raw if isinstance(raw, int) and not isinstance(raw, bool) and raw >= least else None

@@ -58,7 +58,10 @@ class Forecast(NamedTuple):
 
 
 def forecast_batch(diffusion: Diffusion, batch: int, spills: bool, most_visits: int | None = None) -> Iterator[Forecast]:
-    """The products of a batch, in order. It ends early where a frontier product would make more than `most_visits`."""
+    """The products of a batch, in order. With `most_visits`, only memory is asked for.
+
+    Then it ends early where a frontier product would make more visits, and bounds the last one, on which no decision depends.
+    """
     work, seeds = diffusion.work, diffusion.batch_seeds(batch)
     state: Frontier | None = None if work.whole else work.start_frontier(seeds)
     for iteration in range(1, diffusion.iterations + 1):
@@ -69,6 +72,10 @@ def forecast_batch(diffusion: Diffusion, batch: int, spills: bool, most_visits: 
             written = _written_bytes(decision, size, work.needed[iteration])
             yield Forecast(iteration=iteration, decision=decision, size=size, before=before, written_bytes=written)
             state = None
+            continue
+        if most_visits is not None and iteration == diffusion.iterations:
+            most = before.visits + len(seeds.columns)
+            yield Forecast(iteration=iteration, decision=decision, size=size, before=before, after=most)
             continue
         if most_visits is not None and before.visits > most_visits:
             return
@@ -94,7 +101,7 @@ def state_bytes(diffusion: Diffusion, spills: bool, coarse_bound: int) -> int | 
         forms = []
         for product in forecast_batch(diffusion, batch, spills, most_visits - visits):
             if product.before is not None and product.decision.form is Form.FRONTIER:
-                visits += product.before.visits
+                visits += product.before.visits if product.iteration < diffusion.iterations else 0
             frontiers = max(frontiers, product.frontier_bytes)
             written += product.written_bytes
             forms.append(product.decision)
