@@ -24,6 +24,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.direct import read_pages
 from mmdiff.formats.storage.mapping import Origin, map_chunks
+from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.checked_files import changed_files, end_run
 from mmdiff.formats.store.manifest import (
@@ -75,6 +76,9 @@ class ArrayWriter:
         descriptor = self._open(chunk)
         try:
             read_pages(descriptor, out)
+        except (OSError, EOFError) as error:
+            file, reason = self.folder / self.spec.chunk_file(chunk), getattr(error, "strerror", None) or error
+            raise Corrupt(f"{file}: cannot be read ({reason}). Run the same command again.") from None
         finally:
             os.close(descriptor)
 
@@ -136,7 +140,7 @@ class Draft:
         self._object = folder / "object"
         described = {**recipe.to_json(), "draft": _DRAFT_VERSION}
         note = folder / "recipe.json"
-        if _read_json(note) != json.loads(encode(described)):
+        if read_json(note) != json.loads(encode(described)):
             if self.checkpoint.exists():
                 seam.remove_file(self.checkpoint)
             if self._object.exists():
@@ -180,7 +184,7 @@ class Draft:
     @property
     def noted(self) -> Json:
         """The checkpoint of this run, or of the one that it continues."""
-        found = _read_json(self.checkpoint)
+        found = read_json(self.checkpoint)
         return found if isinstance(found, dict) else {}
 
     def save_part(self, part: str, document: Json) -> None:
@@ -189,7 +193,7 @@ class Draft:
 
     def saved_part(self, part: str) -> Json | None:
         """A part saved by this run, or by the one that it continues."""
-        found = _read_json(self._object / f"{part}.json")
+        found = read_json(self._object / f"{part}.json")
         return found if isinstance(found, dict) else None
 
     def adopt(self, scratch: ArrayWriter, name: str) -> None:
@@ -266,6 +270,8 @@ class Publication:
             )
             for name in self.names:
                 lock = self._work(name) / "lock"
+                if lock.parent.is_symlink():
+                    raise Corrupt(f"{lock.parent}: a link where the draft of {name} should be. Remove it.")
                 self._add_lock(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
                 seam.describe_lock(lock, self._locks[-1], self._holder)
         except BaseException as error:
@@ -388,7 +394,7 @@ def _refuse_other_folders(path: Path) -> None:
     # Listed once: another run may be making the store at the same time.
     names = {entry.name for entry in _entries(path)}
     if "zarr.json" in names:
-        Store.open(path)
+        Store.open(path).check_folders()
     elif names - {"work"}:
         raise BadOption(
             f"{path}: a folder with other files in it, not a store. Name a new folder with ", Parameter("store", FOLDER), "."
@@ -396,17 +402,10 @@ def _refuse_other_folders(path: Path) -> None:
 
 
 def _holder_of(lock: Path) -> str:
-    holder = _read_json(lock)
+    holder = read_json(lock)
     if not isinstance(holder, dict):
         return "another run"
     return f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def _entries(folder: Path) -> Iterator[Path]:
