@@ -83,7 +83,7 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
             yield problem
         if not damaged:
             for array, what in problems_of_content(artifact, kinds):
-                yield Problem(name, array, None, what, artifact.remedy)
+                yield Problem(name, array or None, None, what, artifact.remedy)
 
 
 def verify_frame(store: Store) -> Iterator[Problem]:
