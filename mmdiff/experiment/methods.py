@@ -101,9 +101,9 @@ def text(raw: Any) -> str | None:
     return raw if isinstance(raw, str) and raw else None
 
 
-def whole(least: int) -> Check[int]:
-    """A whole number of at least so much."""
-    return lambda raw: raw if isinstance(raw, int) and not isinstance(raw, bool) and raw >= least else None
+def whole(least: int, most: int = (1 << 63) - 1) -> Check[int]:
+    """A whole number of at least so much, and at most as much as fits in 64 bits."""
+    return lambda raw: raw if isinstance(raw, int) and not isinstance(raw, bool) and least <= raw <= most else None
 
 
 def number(raw: Any) -> float | None:

@@ -21,6 +21,9 @@ from mmdiff.formats.storage.strings import Strings
 # Each fixed-width string takes the space of the longest, so they are converted in blocks.
 BLOCK_BYTES = 64 << 20
 
+_LAST_CODE = 0x10FFFF
+_SURROGATES = (0xD800, 0xDFFF)
+
 
 def read_npy_column(path: Path) -> Column:
     """A 1-D array, or a 2-D array with several labels per row."""
@@ -71,6 +74,9 @@ def _flat(fixed: NDArray[Any]) -> Strings:
     """Fixed-width strings as UTF-8 without their padding."""
     if fixed.dtype.kind == "U":
         codes = _characters(fixed, np.uint32)
+        # numpy raises SystemError where it meets such a code.
+        if codes.max(initial=0) > _LAST_CODE or np.any((codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1])):
+            raise ValueError("a code that is not a character")
         if codes.max(initial=0) < 128:
             return _packed(codes, np.char.str_len(fixed))
         fixed = np.char.encode(fixed, "utf-8")
