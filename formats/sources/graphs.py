@@ -137,7 +137,7 @@ def _refuse_bad_structure(
     path: Path, rows: int, columns: int, indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any]
 ) -> None:
     if not (indptr.ndim == indices.ndim == data.ndim == 1 and len(indices) == len(data)):
-        raise UnreadableSource(f"{path}: {len(indices)} columns for {len(data)} values. It is damaged: write it again.")
+        raise UnreadableSource(f"{path}: {indices.size} columns for {data.size} values. It is damaged: write it again.")
     if rows < 0 or len(indptr) != rows + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
         raise UnreadableSource(f"{path}: offsets that do not fit its {rows} rows. It is damaged: write it again.")
     backwards = indptr[1:] < indptr[:-1]

@@ -69,7 +69,7 @@ def read_header(file: RawFile) -> NpyHeader:
         )
     if not dtype.itemsize:
         raise UnreadableSource(f"{file.name}: values of no bytes ({dtype}). Check how it was written.")
-    if any(size < 0 for size in shape):
+    if any(type(size) is not int or size < 0 for size in shape):
         raise UnreadableSource(f"{file.name}: damaged .npy header, shape {shape}. Copy or write it again.")
     promise = f"the header promises {' x '.join(map(str, shape))} {dtype}"
     file.expect_data(data_start, math.prod(shape) * dtype.itemsize, promise)

@@ -9,7 +9,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mmdiff.formats.errors import BadRow, UnreadableSource, WidthMismatch
 from mmdiff.formats.extras import load
 from mmdiff.formats.sources.base import READABLE_NAMES, Matrix, Rows, is_readable
 from mmdiff.formats.sources.limits import most_bytes, readable
+from mmdiff.formats.sources.parquet_footer import ColumnSize, column_sizes
 from mmdiff.formats.sources.rawfile import RawFile
 from mmdiff.formats.sources.spec import choose
 
@@ -54,37 +54,6 @@ def open_parquet(file: RawFile, metadata: Any = None) -> Iterator[Any]:
         yield opened
 
 
-@dataclass(frozen=True)
-class ColumnSize:
-    """The size of a column in one row group, or in all of them, as the footer of the file tells it."""
-
-    rows: int
-    values: int
-    stored: int
-    encoded: int
-
-    @classmethod
-    def of(cls, metadata: Any, group: int, column: str) -> ColumnSize:
-        found = metadata.row_group(group)
-        parts = [found.column(i) for i in range(found.num_columns)]
-        leaves = [part for part in parts if part.path_in_schema.split(".")[0] == column.split(".")[0]]
-        return cls(
-            found.num_rows,
-            sum(leaf.num_values for leaf in leaves),
-            sum(leaf.total_compressed_size for leaf in leaves),
-            sum(leaf.total_uncompressed_size for leaf in leaves),
-        )
-
-
-def column_sizes(name: str, metadata: Any, column: str) -> list[ColumnSize]:
-    """The sizes of a column in all row groups, refused where they contradict each other."""
-    sizes = [ColumnSize.of(metadata, group, column) for group in range(metadata.num_row_groups)]
-    negative = any(min(size.rows, size.values, size.stored, size.encoded) < 0 for size in sizes)
-    if negative or sum(size.rows for size in sizes) != metadata.num_rows:
-        raise UnreadableSource(f"{name}: sizes in the footer that contradict each other. Copy or write it again.")
-    return sizes
-
-
 def value_dtype(kind: Any) -> np.dtype[Any] | None:
     """The dtype of the values of an arrow list type; None for other types."""
     kind = getattr(kind, "storage_type", kind)
@@ -113,7 +82,7 @@ class ParquetSource(Matrix):
                     f"{name}: a column of {schema.field(self._column).type}, expected lists of numbers. Name another."
                 )
             self._metadata = opened.metadata
-            self._sizes = column_sizes(name, self._metadata, self._column)
+            self._sizes = column_sizes(name, self._file, self._column)
             self._starts = np.concatenate([[0], np.cumsum([size.rows for size in self._sizes], dtype=np.int64)])
             for group, size in enumerate(self._sizes):
                 _refuse_large(name, group, size, max(size.values * dtype.itemsize, size.encoded))

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -17,6 +19,7 @@ from mmdiff.formats.errors import BadLabels, InputError, UnreadableSource
 from mmdiff.formats.sources.columns.in_memory import column_of
 from mmdiff.formats.sources.columns.reading import read_class_names, read_column
 from mmdiff.formats.sources.documents import read_json, read_toml
+from mmdiff.formats.sources.graphs import read_csr
 from mmdiff.importing.arrays import given_class_names
 from mmdiff.importing.columns import read_columns
 from tests.support.small_experiments import small_config, write_config
@@ -142,3 +145,24 @@ def test_labels_of_a_pipe_are_a_sentence_on_the_command_line(tmp_path: Path) -> 
     outcome = CliRunner().invoke(app, [*words, "--store", str(tmp_path / "store")])
     assert outcome.exit_code == 2, outcome.output
     assert outcome.stderr == f"mmdiff: {tmp_path / 'y.txt'}: not a regular file. Give the path of a file on disk.\n"
+
+
+def test_a_shape_of_truth_values_is_refused(tmp_path: Path) -> None:
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (True, True)}\n"
+    (tmp_path / "y.npy").write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(8))
+    with pytest.raises(UnreadableSource, match=r"y\.npy: damaged \.npy header, shape \(True, True\)"):
+        read_column(str(tmp_path / "y.npy"))
+
+
+def test_parquet_texts_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"label": ["cat", "d\N{LATIN SMALL LETTER O WITH DIAERESIS}g"]}), tmp_path / "y.parquet")
+    raw = (tmp_path / "y.parquet").read_bytes()
+    (tmp_path / "y.parquet").write_bytes(raw.replace("\N{LATIN SMALL LETTER O WITH DIAERESIS}".encode(), b"\xff\xff"))
+    with pytest.raises(UnreadableSource, match=r"y\.parquet: not readable as Parquet \(.*UTF8"):
+        read_column(str(tmp_path / "y.parquet"))
+
+
+def test_a_matrix_of_single_values_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", format=b"csr", shape=[1, 1], indptr=[0, 1], indices=0, data=1.0)
+    with pytest.raises(UnreadableSource, match=r"w\.npz: 1 columns for 1 values"):
+        read_csr(tmp_path / "w.npz")

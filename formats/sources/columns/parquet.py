@@ -17,7 +17,8 @@ from mmdiff.formats.extras import load
 from mmdiff.formats.sources.base import Column
 from mmdiff.formats.sources.columns.integers import int64_or_strings, integers_or_strings, whole_numbers
 from mmdiff.formats.sources.limits import most_bytes
-from mmdiff.formats.sources.parquet import ColumnSize, column_sizes, open_parquet
+from mmdiff.formats.sources.parquet import open_parquet
+from mmdiff.formats.sources.parquet_footer import ColumnSize, column_sizes
 from mmdiff.formats.sources.rawfile import RawFile
 from mmdiff.formats.sources.spec import choose_column
 from mmdiff.formats.storage.strings import Strings
@@ -41,7 +42,7 @@ def read_parquet_column(path: Path, inner: str | None = None, rows: int | None =
     with open_parquet(file) as opened:
         column = choose_column(str(path), inner, opened.schema_arrow.names)
         name = f"{path}::{column}"
-        sizes = column_sizes(name, opened.metadata, column)
+        sizes = column_sizes(name, file, column)
         found = opened.metadata.num_rows
         if rows is not None and found != rows:
             raise CountMismatch(f"{name}: {found:,} values for {rows:,} rows. Give one for each row, null where there is none.")
@@ -57,6 +58,8 @@ def _decoded(name: str, opened: Any, column: str, sizes: Sequence[ColumnSize], s
     batch_rows = min(_BATCH_ROWS, max(_LEAST_BATCH_ROWS, _BATCH_BYTES // max(1, longest)))
     batches, rows, needed = [], 0, 0
     for batch in opened.iter_batches(batch_size=batch_rows, columns=[column]):
+        # Arrow does not look whether texts are UTF-8 unless it is asked to.
+        batch.validate(full=True)
         batches.append(batch.column(0))
         rows += len(batch)
         needed += batch.nbytes
