@@ -21,6 +21,8 @@ from mmdiff.formats.sources.npy import MAX_HEADER, READERS, read_header, read_ro
 from mmdiff.formats.sources.rawfile import RawFile
 from mmdiff.formats.sources.vecs import VecsFile
 
+_BLOCK = 1 << 20
+
 ENDINGS = (".ivecs", ".npy")
 
 
@@ -115,10 +117,11 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
         content = np.empty(needed, np.uint8)
         done = 0
         while done < needed:
-            got = stream.readinto(content[done:].data)
-            if not got:
+            block = stream.read(min(_BLOCK, needed - done))
+            if not block:
                 raise EOFError(f"{member.filename} ends after {done:,} of {needed:,} bytes")
-            done += got
+            content[done : done + len(block)] = np.frombuffer(block, np.uint8)
+            done += len(block)
         # The checksum is compared at the end of the member.
         stream.read(1)
     values = content.view(dtype).reshape(shape, order="F" if fortran else "C")

@@ -92,6 +92,7 @@ class Hdf5Source(Matrix):
         return item
 
     def _refuse_holes(self, dataset: Any) -> None:
+        # Nothing here reads the fill value itself: libhdf5 crashes on a damaged one.
         if dataset.is_virtual:
             self._refuse(
                 "a virtual dataset, whose values lie in other files. Parts that are missing there would read as fill values, "
@@ -101,23 +102,24 @@ class Hdf5Source(Matrix):
             self._refuse(
                 f"its values lie in another file, {_text(dataset.external[0][0])}. Write them into the HDF5 file itself."
             )
-        layout, fill = dataset.id.get_create_plist().get_layout(), dataset.fillvalue
+        layout = dataset.id.get_create_plist().get_layout()
         if layout == self._h5py.h5d.CONTIGUOUS:
             stored, expected = dataset.id.get_storage_size(), dataset.size * dataset.id.get_type().get_size()
             if stored < expected:
                 self._refuse(
-                    f"{stored:,} of {expected:,} bytes are in the file; the others would read as {fill}. Write the dataset "
-                    "again."
+                    f"{stored:,} of {expected:,} bytes are in the file; the others would read as fill values. Write the "
+                    "dataset again."
                 )
         elif layout == self._h5py.h5d.CHUNKED:
-            self._refuse_missing_chunks(dataset, fill)
+            self._refuse_missing_chunks(dataset)
 
-    def _refuse_missing_chunks(self, dataset: Any, fill: Any) -> None:
+    def _refuse_missing_chunks(self, dataset: Any) -> None:
         found = dataset.id.get_num_chunks()
         expected = math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
         if found < expected:
             self._refuse(
-                f"{found:,} of {expected:,} chunks are in the file; the others would read as {fill}. Write the dataset again."
+                f"{found:,} of {expected:,} chunks are in the file; the others would read as fill values. Write the dataset "
+                "again."
             )
         needed = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
         stored = dataset.id.get_storage_size()

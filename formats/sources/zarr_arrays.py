@@ -41,7 +41,7 @@ class ZarrSource(Matrix):
         with readable(str(path), "zarr"):
             import zarr  # takes half a second, so only where it is needed
 
-            array = zarr.open(path, mode="r")
+            array: Any = zarr.open(path, mode="r")
             name, folder = str(path), path
             if inner is not None or not hasattr(array, "shape"):
                 array, inner = _in_group(array, name, inner)

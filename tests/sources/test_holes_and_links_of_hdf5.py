@@ -53,14 +53,14 @@ def test_unwritten_chunks_are_not_fill_values(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         dataset = file.create_dataset("emb", X.shape, "f4", chunks=(16, 4), fillvalue=0.5)
         dataset[:16] = X[:16]
-    refused(tmp_path / "x.h5", r"x\.h5::emb: 2 of 6 chunks are in the file; the others would read as 0\.5.*[Ww]rite")
+    refused(tmp_path / "x.h5", r"x\.h5::emb: 2 of 6 chunks are in the file; the others would read as fill values. Write")
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (16, 4)}, {"chunks": (16, 4), "compression": "gzip"}])
 def test_a_dataset_that_was_never_written_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("emb", X.shape, "f4", **options)
-    refused(tmp_path / "x.h5", r"x\.h5::emb: .*would read as 0\.0")
+    refused(tmp_path / "x.h5", r"x\.h5::emb: .*would read as fill values")
 
 
 @pytest.mark.parametrize("present", [True, False])

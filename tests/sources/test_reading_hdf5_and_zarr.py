@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
+from zarr.codecs import ShardingCodec
 
 from mmdiff.formats.errors import MissingExtra, UnreadableSource
 from mmdiff.formats.sources.opening import open_source
@@ -189,7 +190,7 @@ def test_missing_chunks_are_found_by_name_and_not_by_count(tmp_path: Path, zarr_
 
 @pytest.mark.parametrize("location", ["start", "end"])
 def test_chunks_missing_from_shards_are_not_zeros(tmp_path: Path, location: Any) -> None:
-    sharding = zarr.codecs.ShardingCodec(chunk_shape=(10, 4), index_location=location)
+    sharding = ShardingCodec(chunk_shape=(10, 4), index_location=location)
     array = zarr.create_array(
         tmp_path / "x.zarr", shape=(45, 12), dtype="f4", chunks=(50, 12), serializer=sharding, compressors=None
     )

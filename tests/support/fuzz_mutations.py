@@ -18,22 +18,54 @@ import numpy as np
 Files = dict[str, bytes]
 """An input: the files of a folder by their path in it."""
 
-NUMBERS = (0, 1, 2, 7, 127, 128, 255, 256, 32767, 65535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40)
-NUMBERS += ((1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**20)
+NUMBERS: tuple[int, ...] = (0, 1, 2, 7, 127, 128, 255, 256, 32767, 65535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
+NUMBERS += (1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**20)
 VALUES: tuple[Any, ...] = (*NUMBERS, *(-number for number in NUMBERS if number), 10**400, None, True, False, 0.5, -0.0, 1e308)
 VALUES += (float("nan"), float("inf"), "", "x", "\ud800", "a" * 5000, "../../etc/passwd", "\x00", "1")
 VALUES += ([], {}, [[]], [0], {"a": 1})
-_TOML = ("1", "-1", "0", "9223372036854775808", "1e400", "nan", "inf", "true", '""', '"x"', "[]", "{}", "[[]]", "[1, 1]")
+_TOML: tuple[str, ...] = (
+    "1",
+    "-1",
+    "0",
+    "9223372036854775808",
+    "1e400",
+    "nan",
+    "inf",
+    "true",
+    '""',
+    '"x"',
+    "[]",
+    "{}",
+    "[[]]",
+    "[1, 1]",
+)
 _TOML += ('"' + "y" * 3000 + '"', "1979-05-27", "9" * 400, "0x" + "f" * 4000, "9" * 5000, "[" * 60, '"""', "'''", "a.b")
 _TOML += ("{a = 1}", '"\\ud800"')
 _CELLS = (b"", b'"', b"-1", b"9223372036854775808", b"9" * 5000, b"1e5", b"\xff", b"\x00", b",", b"\r", b"nan", b"\xed\xa0\x80")
-_DTYPES = ("<f4", ">f4", "<f8", "<f2", "|u1", "|i1", "<i8", "<u8", "<U2", ">U3", "|S3", "|O", "<U0", "|V8", "<c8", "|b1")
+_DTYPES: tuple[str, ...] = (
+    "<f4",
+    ">f4",
+    "<f8",
+    "<f2",
+    "|u1",
+    "|i1",
+    "<i8",
+    "<u8",
+    "<U2",
+    ">U3",
+    "|S3",
+    "|O",
+    "<U0",
+    "|V8",
+    "<c8",
+    "|b1",
+)
 _DTYPES += ("<M8[s]", "<f16", "nonsense", "<f4,<f4", "(2,)<f4", "<U999999999", "")
 
 
 def mutate(random: Random, files: Files, others: Files) -> Files:
     """A mutation of one of the files; `others` is another valid input, to splice from."""
-    name = random.choice(sorted(files))
+    name = random.choice(sorted(name for name in files if files[name]))
     if len(files) > 1 and random.random() < 0.05:
         return {key: content for key, content in files.items() if key != name}
     content, other = files[name], random.choice(list(others.values()))
@@ -191,13 +223,9 @@ def _edit_npy(random: Random, content: bytes) -> bytes:
         case 4:
             del header[random.choice(list(header))]
     text = repr(header).encode() + random.choice((b"\n", b"", b" " * 50 + b"\n"))
-    return (
-        b"\x93NUMPY"
-        + random.choice((b"\1\0", b"\1\0", b"\2\0", b"\3\0"))
-        + struct.pack("<H", len(text))
-        + text
-        + values.tobytes()
-    )
+    version = random.choice((b"\1\0", b"\1\0", b"\2\0", b"\3\0"))
+    data: bytes = values.tobytes()
+    return b"\x93NUMPY" + version + struct.pack("<H", len(text)) + text + data
 
 
 def _edit_npz(random: Random, content: bytes) -> bytes:

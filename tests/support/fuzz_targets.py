@@ -163,7 +163,7 @@ def _vecs(rows: Any) -> bytes:
 
 
 def _bin(rows: Any) -> bytes:
-    return np.array(rows.shape, "<u4").tobytes() + rows.tobytes()
+    return b"".join((np.array(rows.shape, "<u4").tobytes(), rows.tobytes()))
 
 
 def _parquet(**columns: Any) -> bytes:
