@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from tests.support.fuzzing import Found, corpus_name, pack, run_cases
@@ -49,11 +50,12 @@ def find(cases: int, seed: int, first: int = 0) -> Found:
         return run_cases(seed, first, cases, Path(folder) / "fuzz")
 
 
-def keep(cases: int, seed: int, most_bytes: int = 3000) -> int:
-    """Adds the smallest input of each kind of error to the corpus; returns their number."""
+def keep(cases: int, seed: int, per_target: int = 12, most_bytes: int = 3000) -> int:
+    """Adds inputs to the corpus: of each target the smallest ones of its rarest kinds of errors. Returns their number."""
     found = find(cases, seed)
-    CORPUS.mkdir(exist_ok=True)
-    kept = [entry for entry in found.rare.values() if sum(map(len, entry[1].values())) <= most_bytes]
-    for target, files in kept:
-        (CORPUS / corpus_name(target, files)).write_bytes(pack(files))
-    return len(kept)
+    taken: Counter[str] = Counter()
+    for kind, (target, files) in sorted(found.rare.items(), key=lambda entry: found.kinds[entry[0]]):
+        if taken[target] < per_target and kind and sum(map(len, files.values())) <= most_bytes:
+            taken[target] += 1
+            (CORPUS / corpus_name(target, files)).write_bytes(pack(files))
+    return taken.total()

@@ -126,8 +126,8 @@ def _peak_memory() -> int:
 
 def _kind(target: Target, error: BaseException) -> str:
     """The error without what differs between inputs: numbers, names and values."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|\([^)]*\)|/\S*|[0-9][0-9,.]*|[^\x20-\x7e]", "", str(error))
-    return f"{target.name}: {type(error).__name__}: {' '.join(text.split())[:60]}"
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|/\S*|[0-9][0-9,.]*|[^\x20-\x7e]", "", str(error))
+    return f"{target.name}: {type(error).__name__}: {' '.join(text.split())[:90]}"
 
 
 @contextmanager
