@@ -71,7 +71,8 @@ def read_values(path: Path) -> NDArray[np.float64]:
         header = read_header(file)
         if len(header.shape) != 1 or header.dtype.kind not in "iuf":
             raise UnreadableSource(f"{path}: {header.dtype} of shape {header.shape}. Save one vector of numbers.")
-        return read_rows(file, header, 0, header.shape[0]).astype(np.float64)
+        with readable(file.name, "numbers"):
+            return read_rows(file, header, 0, header.shape[0]).astype(np.float64)
     values = []
     for number, line in enumerate(read_lines(path), 1):
         try:

@@ -214,3 +214,10 @@ def test_ready_made_configs_are_right(path: Path) -> None:
     config = read_config(path)
     assert config.name == path.stem
     assert config.draws == 5
+
+
+def test_long_values_are_shortened_in_messages(tmp_path: Path) -> None:
+    path = write_config(tmp_path, small_config(draws="many" * 10_000))
+    with pytest.raises(InputError, match=r"draws = 'manymany.* \.\.\. .*expected a whole number") as refused:
+        read_config(path)
+    assert len(str(refused.value)) < 600

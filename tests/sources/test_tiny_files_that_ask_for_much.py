@@ -19,7 +19,7 @@ from mmdiff.formats.sources.columns.in_memory import column_of
 from mmdiff.formats.sources.columns.reading import read_class_names, read_column
 from mmdiff.formats.sources.graphs import read_csr
 from mmdiff.formats.sources.opening import open_source
-from mmdiff.formats.sources.text import read_lines
+from mmdiff.formats.sources.text import read_lines, read_values
 
 
 def write_parquet(path: Path, **columns: Any) -> Path:
@@ -154,3 +154,13 @@ def test_a_row_of_millions_of_values_is_no_embedding(tmp_path: Path) -> None:
     os.truncate(file, 4 + width)
     with pytest.raises(UnreadableSource, match=r"x\.bvecs: rows of 16,777,217 values, expected at most 16,777,216"):
         open_source([str(file)])
+
+
+def test_labels_that_need_more_memory_than_there_is_are_refused(quick_folder: Path) -> None:
+    # More than an address can reach, so that no machine tries; only a file system in memory has such sparse files.
+    file = quick_folder / "y.npy"
+    file.write_bytes(npy(np.zeros(0, np.int64), shape=(1 << 47,)))
+    os.truncate(file, file.stat().st_size + (8 << 47))
+    for read in (lambda: read_column(str(file)), lambda: read_values(file)):
+        with pytest.raises(UnreadableSource, match=r"y\.npy: not readable as .*it asks for more memory than there is"):
+            read()

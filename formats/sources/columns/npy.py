@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.base import Column
 from mmdiff.formats.sources.columns.integers import int64_or_strings, integers_or_strings, whole_numbers
+from mmdiff.formats.sources.limits import readable
 from mmdiff.formats.sources.many import concatenate_strings
 from mmdiff.formats.sources.npy import NpyHeader, read_header, read_rows
 from mmdiff.formats.sources.rawfile import RawFile
@@ -36,7 +37,8 @@ def read_npy_column(path: Path) -> Column:
         )
     if 0 in header.shape:
         raise UnreadableSource(f"{path}: holds no rows (shape {header.shape}). Check how it was written.")
-    return Column(_values(file, header), (*header.shape, 1)[1])
+    with readable(file.name, "labels or ids"):
+        return Column(_values(file, header), (*header.shape, 1)[1])
 
 
 def _values(file: RawFile, header: NpyHeader) -> NDArray[np.int64] | Strings:
