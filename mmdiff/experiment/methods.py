@@ -28,6 +28,10 @@ Check = Callable[[Any], Value | None]
 """Converts a raw value; returns None if it is not valid."""
 
 
+# Characters at the beginning and at the end of a long message.
+_SHOWN = 250
+
+
 class Table:
     """One table of a config. `where` names it in messages: `table1.toml, [data]`."""
 
@@ -45,6 +49,8 @@ class Table:
                 self.refuse(f"unknown key {key!r}.{did_you_mean(key, valid)} Valid here: {', '.join(valid)}.")
 
     def refuse(self, problem: str) -> NoReturn:
+        if len(problem) > 2 * _SHOWN:
+            problem = f"{problem[:_SHOWN]} ... {problem[-_SHOWN:]}"
         raise BadOption(f"{self.where}: {problem}")
 
     def get(self, key: str, check: Check[Value], expected: str, default: Value | None = None) -> Value:
@@ -101,9 +107,9 @@ def text(raw: Any) -> str | None:
     return raw if isinstance(raw, str) and raw else None
 
 
-def whole(least: int) -> Check[int]:
-    """A whole number of at least so much."""
-    return lambda raw: raw if isinstance(raw, int) and not isinstance(raw, bool) and raw >= least else None
+def whole(least: int, most: int = (1 << 63) - 1) -> Check[int]:
+    """A whole number of at least so much, and at most as much as fits in 64 bits."""
+    return lambda raw: raw if isinstance(raw, int) and not isinstance(raw, bool) and least <= raw <= most else None
 
 
 def number(raw: Any) -> float | None:
