@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of
+from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of, shortened
+from mmdiff.text import printable
 
 INTERRUPTED = 130
 
@@ -103,4 +104,4 @@ def spell(part: Parameter | Call) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value) if isinstance(value, Placeholder) else shlex.quote(str(value))
+    return str(value) if isinstance(value, Placeholder) else shortened(value, lambda given: shlex.quote(printable(given)))

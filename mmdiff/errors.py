@@ -32,6 +32,7 @@ from mmdiff.formats.errors import (
     UnreadableSource,
     WidthMismatch,
     one_of,
+    shortened,
 )
 
 __all__ = [
@@ -58,4 +59,5 @@ __all__ = [
     "UnreadableSource",
     "WidthMismatch",
     "one_of",
+    "shortened",
 ]

@@ -23,7 +23,7 @@ from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Stale, Wi
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.graph.lists import ArrayLists
+from mmdiff.graph.lists import MOST_NODES, ArrayLists
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
 from mmdiff.knn import background as bb
@@ -34,6 +34,7 @@ from mmdiff.knn.faiss_index.factory import index_bytes
 from mmdiff.knn.faiss_index.gpu import require_gpu
 from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import input_of, make
+from mmdiff.runtime.parameters import flag, number, random_seed, text, whole
 from mmdiff.runtime.progress import Progress, silent
 
 SCHEMA = 1
@@ -42,6 +43,9 @@ ROLES = ("background", "seeds", "test")
 
 # Up to this many multiply-adds the search is exhaustive: it takes about ten seconds.
 FLAT = 5 * 10**11
+
+# Characters of a factory string; Faiss itself takes any number.
+_LONGEST_FACTORY = 200
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,7 @@ def build_graph(path: Path, request: Request, progress: Progress = silent, execu
     """Builds the missing and stale parts of the graph over all imported rows. `executor` searches the background."""
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
-    weighting = choose(request.edge_weights, request.sigma, request.lambda_)
-    _refuse_bad_options(request)
+    weighting = check_options(request)
     _refuse_bad_roles(store, request, roles)
     with Publication(path, [cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
         stages = _Stages(publication, request, roles, progress, executor or LocalExecutor())
@@ -236,12 +239,18 @@ def _memory(sizes: Sizes, workers: int) -> dict[str, Stage]:
     return {name: stage.times(workers) if name == bb.NAME else stage for name, stage in memory.items()}
 
 
-def _refuse_bad_options(request: Request) -> None:
+def check_options(request: Request) -> Weighting | None:
+    """Refuses options that are not valid, whatever the store holds; returns the weighting."""
     one_of("device", request.device, ("auto", "cpu", "gpu"))
-    if request.k < 1:
-        raise BadOption(Parameter("k", request.k), ": at least one neighbour is needed. The paper uses 30.")
-    if not 0 < request.recall <= 1:
-        raise BadOption(Parameter("recall", request.recall), ": a share above 0 and up to 1 is needed, for example 0.95.")
+    whole("k", request.k, 1, MOST_NODES, "The paper uses 30.")
+    number("recall", request.recall, 0.001, 1, "For example 0.95.")
+    random_seed(request.seed)
+    flag("transductive", request.transductive)
+    weighting = choose(request.edge_weights, request.sigma, request.lambda_)
+    if weighting is not None:
+        weighting.check(request.k)
+    if len(text("index", request.index)) > _LONGEST_FACTORY:
+        raise BadOption(Parameter("index", request.index), ": too long for a factory string. Give auto, flat, or IVF4096,Flat.")
     if Path(request.index).exists():
         raise BadOption(
             Parameter("index", request.index),
@@ -249,6 +258,7 @@ def _refuse_bad_options(request: Request) -> None:
         )
     if request.device == "gpu":
         require_gpu()
+    return weighting
 
 
 def _refuse_bad_roles(store: Store, request: Request, roles: dict[str, Artifact]) -> None:

@@ -16,6 +16,7 @@ from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import is_name
+from mmdiff.runtime.parameters import MOST_SEED
 
 Group = Literal["validation", "test"]
 GROUPS: tuple[Group, ...] = ("validation", "test")
@@ -24,6 +25,7 @@ DEFAULT_DIMS = 256
 
 # Labels are stored as 32-bit numbers at most.
 _MOST_CLASSES = 1 << 31
+_MOST_DRAWS = 10_000
 _FILES = ("train", "train_labels", "test", "test_labels")
 
 
@@ -111,8 +113,8 @@ def read_config(path: Path) -> Config:
         groups=groups,
         out_of_domain=out_of_domain,
         ns=tuple(table.each("n", whole(1), "a number of seeds per novel class, at least 1")),
-        draws=table.get("draws", whole(1), "a whole number of at least 1", 5),
-        seed=table.get("seed", whole(0), "a whole number of at least 0", 0),
+        draws=table.get("draws", whole(1, _MOST_DRAWS), f"a whole number from 1 to {_MOST_DRAWS:,}", 5),
+        seed=table.get("seed", whole(0, MOST_SEED), f"a whole number from 0 to {MOST_SEED:,}", 0),
         dims=table.get("dims", whole(1), "a whole number of at least 1", DEFAULT_DIMS),
         backgrounds=backgrounds,
         methods=read_methods(table),

@@ -40,6 +40,7 @@ from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
 from mmdiff.importing.space import Space
 from mmdiff.labels.classes import Classes
 from mmdiff.runtime.find_or_make import Run, make
+from mmdiff.runtime.parameters import whole
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.threads import in_threads
 
@@ -48,6 +49,7 @@ ROLES: tuple[Role, ...] = ("background", "seeds", "test")
 DTYPES = ("float32", "float16")
 ON_BAD = ("error", "drop")
 SCHEMA = 1
+MOST_DIMS = 1 << 20
 
 # More threads than cores, because some of them wait for the disk to confirm a write.
 _THREADS = 4
@@ -170,8 +172,8 @@ def _refuse_contradictions(store: Store, request: Request) -> None:
     role, no_background, labels = Parameter("role", request.role), Parameter("no_background", True), Parameter("labels", FILE)
     if request.role == "seeds" and request.labels is None:
         raise BadOption(role, ": seeds are the rows with labels. Give them with ", labels, ".")
-    if request.dims is not None and request.dims < 1:
-        raise BadOption(Parameter("dims", request.dims), ": at least one dimension is needed.")
+    if request.dims is not None:
+        whole("dims", request.dims, 1, MOST_DIMS)
     if request.no_background and request.role != "seeds":
         raise BadOption(no_background, " goes with ", Parameter("role", "seeds"), ", not with ", role, ". Leave it out.")
     if request.no_background and store.id("descriptors/background") is not None:

@@ -28,8 +28,20 @@ from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.labels.classes import Classes
 from mmdiff.logreg.model import from_safetensors, to_safetensors
-from mmdiff.logreg.training import DEVICES, Device, Model, Options, Samples, choose_device, load_torch, train
+from mmdiff.logreg.training import (
+    DEVICES,
+    MOST_BATCH,
+    MOST_BATCHES,
+    Device,
+    Model,
+    Options,
+    Samples,
+    choose_device,
+    load_torch,
+    train,
+)
 from mmdiff.runtime.find_or_make import Made, input_of, make
+from mmdiff.runtime.parameters import flag, number, random_seed, whole
 from mmdiff.runtime.progress import Progress, silent
 
 LRS = (1.0, 5.0)
@@ -212,15 +224,12 @@ def _checked(request: Request) -> Options:
         names = [part for key in given for part in (", ", Parameter(key))][1:]
         raise BadOption(Parameter("tune", True), " chooses ", *names, ". Leave out one or the other.")
     options = request.options()
-    for name in ("batch_size", "iterations"):
-        if getattr(options, name) < 1:
-            raise BadOption(Parameter(name, getattr(options, name)), ": at least 1 is needed.")
-    if not 0 < options.lr < np.inf:
-        raise BadOption(Parameter("lr", options.lr), f": a learning rate above 0 is needed, such as {Options.lr:g}.")
-    if not 0 <= options.weight_decay < np.inf:
-        raise BadOption(
-            Parameter("weight_decay", options.weight_decay), f": 0 or more is needed, such as {Options.weight_decay:g}."
-        )
+    flag("tune", request.tune)
+    random_seed(request.seed)
+    whole("batch_size", options.batch_size, 1, MOST_BATCH, f"For example {Options.batch_size}.")
+    whole("iterations", options.iterations, 1, MOST_BATCHES, f"For example {Options.iterations}.")
+    number("lr", options.lr, 1e-9, 1e9, f"For example {Options.lr:g}.")
+    number("weight_decay", options.weight_decay, 0, 1e9, f"For example {Options.weight_decay:g}.")
     return options
 
 
