@@ -23,8 +23,10 @@ from mmdiff.formats.sources.columns.in_memory import column_of
 from mmdiff.formats.storage.seam import temporary_folder
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.graph.graph import CsrGraph
+from mmdiff.graph.lists import MOST_NODES
 from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.results import Evaluation, Scores, class_titles
+from mmdiff.runtime.parameters import whole
 from mmdiff.signatures import with_diffusion_options
 
 
@@ -194,6 +196,7 @@ def knn_graph(
     from mmdiff.store import open_store
 
     values = np.asanyarray(X)
+    k = whole("k", k, 1, MOST_NODES)
     with temporary_folder(4 * values.nbytes + 64 * k * len(values) if values.ndim else 0) as folder:
         store = open_store(folder / "store", create=True, memory=memory, progress=progress)
         store.add(values, dims=dims, normalize=normalize, dtype=dtype)
@@ -271,7 +274,7 @@ def evaluate(scores: Any, y: Any, *, top: Sequence[int] = (1, 5), classes: Any =
             Parameter("y"),
             f": {len(column):,} labels for scores of shape {values.shape}. Give one label for each row of scores.",
         )
-    known = getattr(values, "classes", None) if classes is None else np.asarray(classes)
+    known = getattr(values, "classes", None) if classes is None else np.atleast_1d(np.asarray(classes))
     labels, found = encode(column, None, numbered=True, where="y")
     columns = _columns(class_titles(_public(column, found)), known, values.shape[1])
     figures = evaluate_scores(np.asarray(values), columns[labels], top)

@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from mmdiff.formats.errors import BadOption, Parameter, one_of
-from mmdiff.runtime.parameters import as_number, as_whole
+from mmdiff.formats.errors import BadOption, Parameter, one_of, shortened
+from mmdiff.runtime.parameters import MOST, as_number, as_whole
 
 Eta = Literal["column", "row", "none", "prior", "sinkhorn"]
 Normalization = Literal["row", "symmetric"]
@@ -24,8 +24,6 @@ ETAS: tuple[Eta, ...] = get_args(Eta)
 
 MOST_ITERATIONS = 10_000
 """Iterations of a diffusion; labels are spread over the whole graph long before."""
-
-_MOST_COLUMNS = (1 << 31) - 1
 
 COLS_PER_BATCH = 96
 """Columns of a batch unless the user asks for another number; the product sums as many in registers."""
@@ -85,12 +83,14 @@ def _number(least: float, most: float, hint: str = "") -> Domain:
 
 
 def _columns(raw: Any) -> int | str | None:
-    return "auto" if isinstance(raw, str) and raw == "auto" else as_whole(raw, 1, _MOST_COLUMNS)
+    return "auto" if isinstance(raw, str) and raw == "auto" else as_whole(raw, 1, MOST)
 
 
 def _prior(raw: Any) -> Any:
     """A name or a file, or numbers, whose shape is checked when the number of classes is known."""
-    return raw if (raw if isinstance(raw, str) else hasattr(raw, "__len__")) else None
+    if isinstance(raw, str):
+        return raw if raw and "\0" not in raw else None
+    return raw if hasattr(raw, "__len__") and not isinstance(raw, bytes) else None
 
 
 FLAG = Domain(lambda raw: raw if isinstance(raw, bool) else None, "true or false")
@@ -115,7 +115,7 @@ class DiffusionOptions:
     cols_per_batch: int | Literal["auto"] | None = option(
         None,
         "Number of classes computed at a time; `auto` takes as many as the memory limit allows.",
-        Domain(_columns, f"a whole number from 1 to {_MOST_COLUMNS:,}, or auto"),
+        Domain(_columns, f"a whole number from 1 to {MOST:,}, or auto"),
         metavar="N|auto",
         default_doc=f"as many as fit, at most {COLS_PER_BATCH}",
     )
@@ -129,9 +129,7 @@ class DiffusionOptions:
         default_doc="uniform",
         in_experiments=True,
     )
-    prior_power: float | None = option(
-        None, "Power that the prior is raised to.", _number(-1000, 1000), in_experiments=True
-    )
+    prior_power: float | None = option(None, "Power that the prior is raised to.", _number(-1000, 1000), in_experiments=True)
     gamma: float | None = option(
         None,
         "Power that the entries are raised to in each iteration (Gamma of the paper).",
@@ -191,7 +189,7 @@ def checked(name: str, value: Any) -> Any:
     """The value of an option in its own type; anything else is refused with what is valid."""
     declared = declared_options()[name]
     if declared.domain is None:
-        one_of(name, value if isinstance(value, str) else repr(value), declared.choices)
+        one_of(name, value if isinstance(value, str) else shortened(value), declared.choices)
         return value
     if value is None and declared.default is None:
         return None

@@ -40,7 +40,7 @@ from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
 from mmdiff.importing.space import Space
 from mmdiff.labels.classes import Classes
 from mmdiff.runtime.find_or_make import Run, make
-from mmdiff.runtime.parameters import whole
+from mmdiff.runtime.parameters import flag, whole
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.threads import in_threads
 
@@ -172,6 +172,8 @@ def _refuse_contradictions(store: Store, request: Request) -> None:
     role, no_background, labels = Parameter("role", request.role), Parameter("no_background", True), Parameter("labels", FILE)
     if request.role == "seeds" and request.labels is None:
         raise BadOption(role, ": seeds are the rows with labels. Give them with ", labels, ".")
+    for name in ("normalize", "no_background", *(("keep_raw",) if request.keep_raw is not None else ())):
+        flag(name, getattr(request, name))
     if request.dims is not None:
         whole("dims", request.dims, 1, MOST_DIMS)
     if request.no_background and request.role != "seeds":

@@ -11,8 +11,11 @@ from typing import Any
 
 from mmdiff.formats.errors import BadOption, Parameter
 
+# Counts of anything: rows, classes and iterations are numbered by 32 bits.
+MOST = (1 << 31) - 1
+
 # Random seeds are 32-bit numbers in Faiss and in other tools.
-MOST_SEED = (1 << 31) - 1
+MOST_SEED = MOST
 
 # Far above any machine; a larger number is a mistake.
 MOST_THREADS = 1 << 16
