@@ -6,6 +6,7 @@ So the numbers equal those of `Store` and of the command line to the last bit.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -200,9 +201,11 @@ def knn_graph(
     with temporary_folder(4 * values.nbytes + 64 * k * len(values) if values.ndim else 0) as folder:
         store = open_store(folder / "store", create=True, memory=memory, progress=progress)
         store.add(values, dims=dims, normalize=normalize, dtype=dtype)
-        store.build_graph(
+        made = store.build_graph(
             k=k, recall=recall, index=index, device=device, edge_weights=edge_weights, sigma=sigma, lambda_=lambda_, seed=seed
         )
+        for sentence in made["knn/BB"]["warnings"]:
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
         return Graph(store.graph.internal.in_memory())
 
 

@@ -32,6 +32,7 @@ from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.completion import Background, Nodes, write_test, write_W0
 from mmdiff.knn.faiss_index.factory import index_bytes
 from mmdiff.knn.faiss_index.gpu import require_gpu
+from mmdiff.knn.targets import missed_targets
 from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import input_of, make
 from mmdiff.runtime.parameters import flag, number, random_seed, text, whole
@@ -80,6 +81,7 @@ class Outcome:
                 "seconds": round(self.seconds.get(name, 0.0), 3),
                 "bytes": artifact.manifest.bytes_on_disk,
                 "facts": artifact.manifest.facts,
+                "warnings": missed_targets(artifact),
             }
             for name, artifact in self.artifacts.items()
         }
@@ -119,13 +121,16 @@ class _Stages:
         request, descriptors = self.request, self.roles["background"]
         vectors = descriptors.array("vectors")
         index = _index(request, descriptors)
-        recipe = cell_order.recipe(descriptors, request.k, request.recall if index == "cells" else None, request.seed)
+        recall, always = request.recall if index == "cells" else None, request.index == "cells"
+        recipe = cell_order.recipe(descriptors, request.k, recall, request.seed, always=always)
 
         def make_cells(draft: Draft, threads: int) -> Json:
             return cell_order.make(draft, vectors, threads, self.progress)
 
         artifact = self._make(cell_order.NAME, recipe, make_cells)
         cells = Cells.of(artifact)
+        if request.index == "auto" and cell_order.prefers_exact(artifact):
+            index = "flat"
         recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed)
 
         def make_lists(draft: Draft, threads: int) -> Json:
