@@ -18,7 +18,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.building.memory_model import Sizes, Stage, for_background, for_cells, for_graph, for_points, refuse_little_memory
+from mmdiff.building.memory_model import (
+    GRAPH,
+    TEST,
+    W0,
+    Sizes,
+    Stage,
+    for_background,
+    for_cells,
+    for_graph,
+    for_points,
+    least_disk,
+    peak_disk,
+    refuse_little_memory,
+)
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Stale, WidthMismatch, call, one_of
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
@@ -39,7 +52,6 @@ from mmdiff.runtime.parameters import flag, number, random_seed, text, whole
 from mmdiff.runtime.progress import Progress, silent
 
 SCHEMA = 1
-W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
 ROLES = ("background", "seeds", "test")
 
 # Up to this many multiply-adds the search is exhaustive: it takes about ten seconds.
@@ -115,6 +127,7 @@ class _Stages:
         self.outcome = Outcome()
         self.sizes = _sizes(request, roles)
         self.memory = _memory(self.sizes, executor.workers)
+        self.disk = stage_disk(request, self.sizes, roles)
 
     def background(self) -> Background:
         """Off-line: the cell order and the lists of the background."""
@@ -203,6 +216,7 @@ class _Stages:
             self.request.command,
             lambda draft: fill(draft, self.memory[name].threads(memory)),
             before=refuse_little,
+            disk=peak_disk(list(self.disk.values())[list(self.disk).index(name) :]),
         )
         if made.seconds is not None:
             self.outcome.seconds[name] = made.seconds
@@ -216,6 +230,13 @@ def _index(request: Request, background: Artifact) -> str:
     if request.index == "auto":
         return "flat" if rows * rows * width <= FLAT else "cells"
     return request.index
+
+
+def stage_disk(request: Request, sizes: Sizes, roles: dict[str, Artifact]) -> dict[str, tuple[int, int]]:
+    """The disk of each stage of a run, at least."""
+    tests = roles["test"].spec("vectors").shape[0] if "test" in roles else 0
+    flat = "background" not in roles or _index(request, roles["background"]) != "cells"
+    return least_disk(sizes, tests, flat, request.edge_weights != "constant")
 
 
 def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:

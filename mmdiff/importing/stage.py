@@ -92,6 +92,11 @@ class Request:
         """Whether these rows define the space of all roles."""
         return self.role == "background" or self.no_background
 
+    @property
+    def keeps_raw(self) -> bool:
+        """Whether the original descriptors are stored too."""
+        return self.role != "background" if self.keep_raw is None else self.keep_raw
+
     def open(self) -> Source:
         return open_source(self.sources) if isinstance(self.sources, Sequence) else self.sources
 
@@ -160,7 +165,8 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
             return columns.facts() | {"rows": rows.rows, "dropped": rows.reasons}
 
         named_with = {spaces.NAME: space} if request.makes_space else {}
-        made = make(publication, request.name, _recipe(request, inputs, space), run, fill, named_with=named_with)
+        recipe, disk = _recipe(request, inputs, space), _disk(request, rows)
+        made = make(publication, request.name, recipe, run, fill, disk=disk, named_with=named_with)
         notes = notes_on_replacing(publication.store, before, made.artifact) + notes_on(publication.store, request.role)
         return Outcome(made.artifact, made.reused, run.entries.get("chunks_found", 0), run.seconds, notes)
 
@@ -235,12 +241,23 @@ def _space_from_rows(
         space.write(draft)
         return space.facts(rows.rows)
 
-    return make(publication, spaces.NAME, recipe, run, fill, named_with=None).artifact
+    return make(publication, spaces.NAME, recipe, run, fill, disk=_disk(request, rows), named_with=None).artifact
+
+
+def _disk(request: Request, rows: Kept) -> int:
+    """Bytes of the vectors, and of the raw descriptors where they are kept."""
+    width = min(rows.width, request.dims or spaces.DEFAULT_DIMS)
+    raw = np.dtype(_RAW_DTYPES.get(rows.dtype.name, rows.dtype.name)).itemsize if request.keeps_raw else 0
+    return rows.rows * (width * np.dtype(request.dtype).itemsize + rows.width * raw)
 
 
 def _recipe(request: Request, inputs: Inputs, space: Artifact) -> Recipe:
-    keep_raw = request.role != "background" if request.keep_raw is None else request.keep_raw
-    parameters = {"role": request.role, "dtype": request.dtype, "keep_raw": keep_raw, "on_bad": request.on_bad}
+    parameters = {
+        "role": request.role,
+        "dtype": request.dtype,
+        "keep_raw": request.keeps_raw,
+        "on_bad": request.on_bad,
+    }
     pca = {"artifact": spaces.NAME, "object": space.id}
     return Recipe("descriptors", SCHEMA, parameters, {**inputs.fingerprints, "pca": pca}, inputs.states)
 

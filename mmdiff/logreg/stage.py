@@ -102,6 +102,7 @@ def _mean_over_classes(hits: NDArray[np.bool_], labels: NDArray[np.int64]) -> fl
 
 
 SCHEMA = 1
+_FLOAT_BYTES = 4
 _TUNED = ("lr", "batch_size", "weight_decay")
 
 
@@ -153,7 +154,8 @@ def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome
     with Publication(path, [model_name] if test is None else [model_name, scores_name], request.command) as publication:
         recipe = Recipe("logreg", SCHEMA, parameters, {"seeds": input_of(seeds)})
         fill = _Training(seeds, options, request.tune, progress).fill
-        model = make(publication, model_name, recipe, request.command, fill, torch=version("torch"))
+        disk = _disk(seeds, test)
+        model = make(publication, model_name, recipe, request.command, fill, disk=sum(disk), torch=version("torch"))
         if test is None:
             return Outcome(model, None, ["no test points were imported, so there are no scores."])
         inputs = {"model": input_of(model.artifact), "seeds": input_of(seeds), "test": input_of(test)}
@@ -165,6 +167,7 @@ def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome
             recipe,
             request.command,
             lambda draft: _write_scores(draft, classify, Classes.of(seeds), test, progress),
+            disk=disk[1],
         )
         return Outcome(model, scores)
 
@@ -209,6 +212,13 @@ def _write_scores(draft: Draft, model: Model, classes: Classes, test: Artifact, 
             advance(stop - start)
     classes.write(draft)
     return {"tests": len(descriptors), "classes": len(classes), "planes": [0]}
+
+
+def _disk(seeds: Artifact, test: Artifact | None) -> tuple[int, int]:
+    """Bytes of the model, and of the scores."""
+    classes = len(Classes.of(seeds))
+    model = _FLOAT_BYTES * classes * (raw_descriptors(seeds).shape[1] + 1)
+    return model, 0 if test is None else _FLOAT_BYTES * classes * raw_descriptors(test).shape[0]
 
 
 def _parameters(request: Request, options: Options, device: str) -> Json:

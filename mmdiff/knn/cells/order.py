@@ -29,7 +29,7 @@ from mmdiff.runtime.threads import in_threads
 NAME = "models/cells"
 SCHEMA = 1
 
-_FEWEST, MOST = 3, 16
+FEWEST, MOST = 3, 16
 # The most passes over neighbours' neighbours.
 MOST_PASSES = 5
 _TUNING_QUERIES = 128
@@ -107,12 +107,12 @@ class _Work:
         target, exact = self.recall + _HIGHER * (1 - self.recall), False
         costs = Costs(len(self.vectors), self.k, _visited_rows(trees[0]))
         with self.progress("choosing partitions", MOST, "partitions") as advance:
-            while len(trees) < _FEWEST or (recalls[-1] < target and len(trees) < MOST and not exact):
+            while len(trees) < FEWEST or (recalls[-1] < target and len(trees) < MOST and not exact):
                 quantizer = partition.train(self.vectors, self.seed + 1000 * len(trees))
                 cells = partition.cut_large(partition.assign_all(self.vectors, quantizer, self.threads, lambda _: None))
                 trees.append(self._on_disk(len(trees), Tree.of(cells)))
                 advance(1)
-                if len(trees) >= _FEWEST:
+                if len(trees) >= FEWEST:
                     recalls.append(trial.recall(trees))
                     exact = not self.always and self._prefers_exact(costs, recalls, target)
         facts: Json = {"partitions": len(trees), "recall": round(recalls[-1], 4), "queries": len(sample.rows)}
@@ -120,7 +120,7 @@ class _Work:
 
     @staticmethod
     def _prefers_exact(costs: Costs, recalls: Sequence[float], target: float) -> bool:
-        predicted = predict(costs, recalls, _FEWEST, target, MOST, MOST_PASSES)
+        predicted = predict(costs, recalls, FEWEST, target, MOST, MOST_PASSES)
         return predicted is not None and costs.prefers_exact(predicted)
 
     def write(self, trees: list[Tree]) -> None:
