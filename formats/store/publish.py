@@ -284,8 +284,7 @@ class Publication:
 
     def refuse_full_disk(self, name: str, needed: int) -> None:
         """Refuses work whose forecast does not fit the free disk. Bytes that an interrupted run has written count as there."""
-        work = self._work(name)
-        held = sum(path.lstat().st_size for path in work.rglob("*")) if work.is_dir() else 0
+        held = sum(path.lstat().st_size for path in (self._work(name) / "object").rglob("*") if path.is_file())
         refuse_full_disk(self.store.path, name, needed - held)
 
     def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:

@@ -241,7 +241,10 @@ def _space_from_rows(
         space.write(draft)
         return space.facts(rows.rows)
 
-    return make(publication, spaces.NAME, recipe, run, fill, disk=_disk(request, rows), named_with=None).artifact
+    def refuse_full_disk() -> None:
+        publication.refuse_full_disk(request.name, _disk(request, rows))
+
+    return make(publication, spaces.NAME, recipe, run, fill, before=refuse_full_disk, named_with=None).artifact
 
 
 def _disk(request: Request, rows: Kept) -> int:

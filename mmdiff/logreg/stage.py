@@ -41,6 +41,7 @@ from mmdiff.logreg.training import (
     train,
 )
 from mmdiff.runtime.find_or_make import Made, input_of, make
+from mmdiff.runtime.memory import available_bytes
 from mmdiff.runtime.parameters import flag, number, random_seed, whole
 from mmdiff.runtime.progress import Progress, silent
 
@@ -148,6 +149,7 @@ def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome
     test = store.open_artifact(TEST) if store.id(TEST) is not None else None
     if test is not None:
         _refuse_other_width(seeds, test)
+    _refuse_large_batches(seeds, options)
     device = choose_device(load_torch(), request.device)
     model_name, scores_name = f"models/{request.name}", f"scores/{request.name}"
     parameters = _parameters(request, options, device)
@@ -212,6 +214,19 @@ def _write_scores(draft: Draft, model: Model, classes: Classes, test: Artifact, 
             advance(stop - start)
     classes.write(draft)
     return {"tests": len(descriptors), "classes": len(classes), "planes": [0]}
+
+
+def _refuse_large_batches(seeds: Artifact, options: Options) -> None:
+    """Refuses batches whose rows, logits and gradients do not fit the available memory."""
+    each = _FLOAT_BYTES * (raw_descriptors(seeds).shape[1] + 3 * len(Classes.of(seeds)))
+    available = available_bytes()
+    if options.batch_size * each > available:
+        raise BadOption(
+            Parameter("batch_size", options.batch_size),
+            f": batches need {options.batch_size * each >> 20}M, but {available >> 20}M of memory are available. Use at most ",
+            Parameter("batch_size", max(1, available // each)),
+            ".",
+        )
 
 
 def _disk(seeds: Artifact, test: Artifact | None) -> tuple[int, int]:
