@@ -49,15 +49,19 @@ _NO_STORE = ("doctor",)
 
 @dataclass(frozen=True)
 class Case:
-    """One command line: a command that works, with the value of one option replaced."""
+    """One command line: a command that works, with the value of one option replaced, and perhaps of others (`more`)."""
 
     command: str
     option: str
     value: str
+    more: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        shown = ascii(self.value) if len(self.value) < 40 else f"{self.value[:6]}...({len(self.value)})"
-        return f"{self.command} {self.option} {shown}"
+        return " ".join([self.command, *(f"{name} {_shown(value)}" for name, value in ((self.option, self.value), *self.more))])
+
+
+def _shown(value: str) -> str:
+    return ascii(value) if len(value) < 40 else f"{value[:6]}...({len(value)})"
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -121,7 +125,7 @@ class World:
         """The command line of a case. Arguments stand in their places, options behind them."""
         given = {name: value.format(folder=self.folder) for name, value in BASE.get(case.command, {}).items()}
         given |= {name: value.format(folder=self.folder) for name, value in WITH.get((case.command, case.option), {}).items()}
-        given |= {case.option: case.value}
+        given |= {case.option: case.value, **dict(case.more)}
         if case.command not in _NO_STORE or case.option == "--store":
             given.setdefault("--store", str(self.store))
         places = [value for name, value in given.items() if not name.startswith("-")]
