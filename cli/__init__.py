@@ -73,5 +73,4 @@ def options(
 
 def main() -> None:
     """The console script `mmdiff`."""
-    show.survive_any_encoding()
     app()

@@ -14,12 +14,16 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of
+from mmdiff.cli.show import survive_any_encoding
+from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of, shortened
+from mmdiff.text import printable
 
 INTERRUPTED = 130
 
 # The class of everything that typer finds wrong with a command line.
 UsageError: Any = typer.BadParameter.__base__
+
+_LONG_WORD = re.compile(r"\S{1000,}")
 
 _EXPECTED = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
 
@@ -30,6 +34,10 @@ _ARGUMENTS = ("source", "file", "artifact", "config", "url")
 
 class Commands(TyperGroup):
     """All commands, with one way to fail."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        survive_any_encoding()
+        return super().main(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         words = [*ctx._protected_args, *ctx.args]
@@ -53,7 +61,9 @@ class Commands(TyperGroup):
 
 
 def fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"mmdiff: {message}", err=True)
+    # A value may be a name or path of thousands of characters.
+    shown = _LONG_WORD.sub(lambda word: f"{word[0][:80]}... ({len(word[0]):,} characters)", message)
+    typer.echo(f"mmdiff: {shown}", err=True)
     raise typer.Exit(code)
 
 
@@ -104,4 +114,4 @@ def spell(part: Parameter | Call) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value) if isinstance(value, Placeholder) else shlex.quote(str(value))
+    return str(value) if isinstance(value, Placeholder) else shortened(value, lambda given: shlex.quote(printable(given)))

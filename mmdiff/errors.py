@@ -35,6 +35,7 @@ from mmdiff.formats.errors import (
     UnreadableSource,
     WidthMismatch,
     one_of,
+    shortened,
 )
 
 __all__ = [
@@ -64,4 +65,5 @@ __all__ = [
     "UnreadableSource",
     "WidthMismatch",
     "one_of",
+    "shortened",
 ]

@@ -63,6 +63,7 @@ CHECKS: tuple[Checks, ...] = ("touched", "all", "none")
 # Rows whose indices are checked at a time.
 _CHECKED_ROWS = 1 << 16
 
+_LONGEST_NAME = 200
 _ARTIFACT_NAME = re.compile(rf"({'|'.join(NAMESPACES)})/[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -322,7 +323,8 @@ def check_mark(text: bytes, where: str) -> None:
 
 
 def is_name(name: str) -> bool:
-    return _ARTIFACT_NAME.fullmatch(name) is not None
+    # File systems take names of 255 bytes, and names of work folders are longer than those of artifacts.
+    return len(name) <= _LONGEST_NAME and _ARTIFACT_NAME.fullmatch(name) is not None
 
 
 def check_name(name: str, known: Callable[[], Iterable[str]] = tuple) -> str:

@@ -206,7 +206,8 @@ def diffuse(
             facts, run.entries["steps"] = _run(draft, prepared, progress, executor)
             return facts
 
-        made = make(publication, name, _recipe(prepared), run, fill, before=lambda: announce(prepared.needs))
+        disk = prepared.needs.disk
+        made = make(publication, name, _recipe(prepared), run, fill, before=lambda: announce(prepared.needs), disk=disk)
     predictions: Json = {}
     if request.predictions_file is not None:
         predictions = write_predictions(store, made.artifact, request.predictions_file, progress)

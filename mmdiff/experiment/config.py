@@ -15,6 +15,7 @@ from mmdiff.formats.sources.documents import read_json, read_toml
 from mmdiff.formats.sources.spec import exists, split_spec
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import is_name
+from mmdiff.runtime.parameters import MOST_SEED
 
 Group = Literal["validation", "test"]
 GROUPS: tuple[Group, ...] = ("validation", "test")
@@ -106,7 +107,7 @@ def read_config(path: Path) -> Config:
         out_of_domain=out_of_domain,
         ns=tuple(table.each("n", whole(1), "a number of seeds per novel class, at least 1")),
         draws=table.get("draws", whole(1, _MOST_DRAWS), f"a whole number from 1 to {_MOST_DRAWS:,}", 5),
-        seed=table.get("seed", whole(0), "a whole number of at least 0", 0),
+        seed=table.get("seed", whole(0, MOST_SEED), f"a whole number from 0 to {MOST_SEED:,}", 0),
         dims=table.get("dims", whole(1), "a whole number of at least 1", DEFAULT_DIMS),
         backgrounds=backgrounds,
         methods=read_methods(table),

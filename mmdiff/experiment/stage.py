@@ -29,6 +29,9 @@ from mmdiff.runtime.progress import Advance, Progress, silent
 
 KIND, SCHEMA = "report", 1
 
+# A checkpoint is a file of a few hundred bytes; a file takes a block of the disk.
+_CHECKPOINT_BYTES = 4096
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -78,7 +81,8 @@ def run_experiment(
             run.entries |= {"cell_seconds": seconds, "cells_found": cells.found}
             return facts
 
-        made = make(publication, name, recipe, run, fill)
+        disk = Grid(config, {}, lambda _: []).cells * _CHECKPOINT_BYTES
+        made = make(publication, name, recipe, run, fill, disk=disk)
         return Outcome(made.artifact, made.reused, run.entries.get("cells_found", 0), run.seconds)
 
 

@@ -25,6 +25,7 @@ from mmdiff.formats.store.fingerprint import fingerprint
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.runtime.parameters import text
 
 _SHOWN = 5
 
@@ -42,7 +43,7 @@ class Request:
 
 def explain(store: Store, request: Request) -> Json:
     """The explanation of one test point as plain values."""
-    images = None if request.images is None else Images.of(request.images)
+    images = None if request.images is None else Images.of(text("images", request.images))
     explainer = Explainer(store, request.scores, request.labels)
     row = find_row(explainer.ids, request.test)
     column = None if request.chosen is None else explainer.column(request.chosen)

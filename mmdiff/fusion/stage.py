@@ -30,6 +30,7 @@ from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Store
 from mmdiff.fusion.late import WEIGHTS, fuse, hits_by_weight, log_of_scores, rows_at_a_time
 from mmdiff.runtime.find_or_make import Made, input_of, make
+from mmdiff.runtime.parameters import MOST, flag, number, whole
 from mmdiff.runtime.progress import Progress, silent
 
 DEFAULT_WEIGHT = 0.5
@@ -198,12 +199,13 @@ def _test(store: Store) -> Json:
 
 
 def _refuse_bad_options(request: Request) -> None:
+    flag("tune", request.tune)
+    if request.iteration is not None:
+        whole("iteration", request.iteration, 0, MOST)
     if request.tune and request.weight is not None:
         raise BadOption(Parameter("tune", True), " chooses ", Parameter("weight"), ". Leave out one or the other.")
-    if request.weight is not None and not 0 <= request.weight <= 1:
-        raise BadOption(
-            Parameter("weight", request.weight), ": a weight from 0 (only the second) to 1 (only the first) is needed."
-        )
+    if request.weight is not None:
+        number("weight", request.weight, 0, 1, "0 is only the second, 1 only the first.")
     names = [full_name(name) for name in (request.first, request.second)]
     if names[0] == names[1]:
         raise BadOption(f"{names[0]} twice: there is nothing to fuse. Name two different scores.")

@@ -84,12 +84,14 @@ def make(
     fill: Callable[[Draft], Json],
     *,
     before: Callable[[], None] = lambda: None,
+    disk: int = 0,
     named_with: Mapping[str, Artifact] | None = MappingProxyType({}),
     **entries: Any,
 ) -> Made:
     """Finds the artifact of a recipe, or makes it, and gives it its name.
 
     `before` is called if the artifact has to be made, before anything is written: it announces what is coming, or refuses it.
+    `disk` is the forecast of the bytes that will be written; it is refused where the disk has fewer.
     `fill` writes the arrays and returns the facts; content that `verify` would call bad is refused. `run` is the run that the
     record describes, or a command, which begins a run of its own now; `entries`, and what `fill` adds to `run.entries`, are
     part of the record. The artifacts of `named_with` get their names at the same time, first; with None the artifact gets no
@@ -98,6 +100,7 @@ def make(
     artifact, seconds = publication.find(recipe), None
     if artifact is None:
         before()
+        publication.refuse_full_disk(name, disk)
         run = Run(run) if isinstance(run, str) else run
         draft = publication.draft(name, recipe)
         facts = fill(draft)

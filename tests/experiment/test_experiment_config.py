@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[Change, tuple[str, ...]]] = {
         methods(DIFFUSION | {"prior": "seeds"}),
         ("eta = 'column' has no prior",),
     ),
-    "alpha above one": (methods(DIFFUSION | {"alpha": 1.5}), ("alpha", "1.5", "above 0 and up to 1")),
+    "alpha above one": (methods(DIFFUSION | {"alpha": 1.5}), ("alpha", "1.5", "from 1e-06 to 1")),
     "tuned and not": (methods(LOGREG | {"weight_decay": 1.0}), ("weight_decay is given here and in [methods.tune]",)),
     "fusion of nothing": (methods(DIFFUSION, FUSION), ("of = 'logreg': no such method",)),
     "fusion the wrong way round": (
