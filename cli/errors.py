@@ -1,6 +1,6 @@
 """Errors as the user sees them: a sentence on stderr and an exit code, never a traceback for a mistake of the user's.
 
-0 done, 1 the store is damaged or the disk is full, 2 the user's file or option, 130 interrupted.
+0 done, 1 the store is damaged or the disk is full, fails or refuses to write, 2 the user's file or option, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Commands(TyperGroup):
             raise typer.Exit(0) from None
         except OSError as error:
             if error.filename is None:
-                raise
+                reason = error.strerror or str(error) or type(error).__name__
+                fail(f"the system refuses to read or write a file ({reason}). Check the disk, then run this again.", 1)
             fail(f"{error.filename}: {error.strerror}. Check the path and its permissions.", MmdiffError.exit_code)
 
 

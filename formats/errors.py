@@ -16,6 +16,8 @@ MmdiffError
       - Stale                     made from inputs that have changed since
       - Locked                    another run is writing it
       - DiskFull                  not enough disk space
+      - DiskError                 a disk that fails, or refuses to write: read-only, no permission, a limit
+      - BadResult                 a result that verification would call bad; it is not published
       - Unreachable               a remote store that does not answer or refuses access
       - ReadOnly                  an attempt to write to a remote store
   x ClusterError (RuntimeError)   Dask workers that are lost, or cannot do their work
@@ -188,6 +190,18 @@ class Locked(StoreError):
 
 class DiskFull(StoreError):
     """Not enough disk space."""
+
+    exit_code = 1
+
+
+class DiskError(StoreError):
+    """A disk that fails, or refuses to write: an I/O error, a read-only file system, no permission, a limit."""
+
+    exit_code = 1
+
+
+class BadResult(StoreError):
+    """A result that verification would call bad. It is not published."""
 
     exit_code = 1
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmdiff.formats.errors import Locked
+from mmdiff.formats.errors import Corrupt, Locked
 from mmdiff.formats.storage import seam
 from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import Store
+from mmdiff.formats.store.verify import problems_of_names
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,13 @@ class Garbage:
 
 
 def find_garbage(store: Store) -> list[Garbage]:
-    """The folders that `collect` would remove: those in `work/`, then objects without a name."""
+    """The folders that `collect` would remove: those in `work/`, then objects without a name.
+
+    Raises Corrupt where names are lost: their objects only look like garbage.
+    """
+    store.check_folders()
+    for problem in problems_of_names(store):
+        raise Corrupt(f"{problem.artifact}: {problem.what}. {problem.remedy} Then collect again.")
     named = {store.object_name(name) for name in store.names()}
     left = [_garbage(folder, "left by an interrupted run") for folder in _folders(store.work)]
     return left + [
@@ -67,4 +74,5 @@ def _garbage(folder: Path, why: str) -> Garbage:
 
 
 def _folders(parent: Path) -> list[Path]:
-    return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+    found = parent.iterdir() if parent.is_dir() else ()
+    return sorted(path for path in found if path.is_dir() and not path.is_symlink())

@@ -7,7 +7,6 @@ full, so that nothing is buffered in memory.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -21,9 +20,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.errors import StoreError
 from mmdiff.formats.storage import arrays, seam
 from mmdiff.formats.storage.arrays import ArraySpec, even_rows_per_chunk, page_unit
 from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c, tail
+from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.store.manifest import Json, encode
 from mmdiff.formats.store.publish import ArrayWriter, Draft
 from mmdiff.formats.store.verify import crc_of_complete_chunk
@@ -240,10 +241,10 @@ class Growth:
     def _restore(self) -> Json:
         """Continues from the last checkpoint and returns its note; starts again if the checkpoint or its data is damaged."""
         try:
-            found = json.loads(self._checkpoint.read_bytes())
+            found = read_json(self._checkpoint)
             content = {"places": found["places"], "note": found["note"]}
             intact = found["crc32c"] == crc32c(encode(content))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return {}
         note: Json = content["note"]
         if intact and all(array.restore(Place(*content["places"][name])) for name, array in self.arrays.items()):
@@ -259,8 +260,13 @@ def _restore_part(part: seam.Part, size: int, crc: int) -> bool:
         return True
     if _crc_of(part.path, size) != crc:
         return False
-    for start, block in _blocks(part.path, size):
-        part.write(block, start)
+    try:
+        for start, block in _blocks(part.path, size):
+            part.write(block, start)
+    except StoreError:
+        raise
+    except OSError:
+        return False
     return True
 
 
@@ -276,6 +282,9 @@ def _crc_of(file: Path, size: int) -> int | None:
 
 def _blocks(file: Path, size: int) -> Iterator[tuple[int, bytes]]:
     """The first `size` bytes of a file in blocks, each with its position."""
-    with file.open("rb", buffering=0) as stream:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
         for start in range(0, size, _BLOCK_BYTES):
-            yield start, os.pread(stream.fileno(), min(_BLOCK_BYTES, size - start), start)
+            yield start, os.pread(descriptor, min(_BLOCK_BYTES, size - start), start)
+    finally:
+        os.close(descriptor)

@@ -24,6 +24,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.direct import read_pages
 from mmdiff.formats.storage.mapping import map_chunks
+from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, object_names, run_json
 from mmdiff.formats.store.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name, open_chunk
@@ -61,6 +62,9 @@ class ArrayWriter:
         descriptor = self._open(chunk)
         try:
             read_pages(descriptor, out)
+        except (OSError, EOFError) as error:
+            file, reason = self.folder / self.spec.chunk_file(chunk), getattr(error, "strerror", None) or error
+            raise Corrupt(f"{file}: cannot be read ({reason}). Run the same command again.") from None
         finally:
             os.close(descriptor)
 
@@ -117,7 +121,7 @@ class Draft:
         self.checkpoint = folder / "checkpoint"
         self._object = folder / "object"
         note = folder / "recipe.json"
-        if _read_json(note) != json.loads(encode(recipe.to_json())):
+        if read_json(note) != json.loads(encode(recipe.to_json())):
             if self.checkpoint.exists():
                 seam.remove_file(self.checkpoint)
             if self._object.exists():
@@ -161,7 +165,7 @@ class Draft:
     @property
     def noted(self) -> Json:
         """The checkpoint of this run, or of the one that it continues."""
-        found = _read_json(self.checkpoint)
+        found = read_json(self.checkpoint)
         return found if isinstance(found, dict) else {}
 
     def save_part(self, part: str, document: Json) -> None:
@@ -170,7 +174,7 @@ class Draft:
 
     def saved_part(self, part: str) -> Json | None:
         """A part saved by this run, or by the one that it continues."""
-        found = _read_json(self._object / f"{part}.json")
+        found = read_json(self._object / f"{part}.json")
         return found if isinstance(found, dict) else None
 
     def adopt(self, scratch: ArrayWriter, name: str) -> None:
@@ -247,6 +251,8 @@ class Publication:
             )
             for name in self.names:
                 lock = self._work(name) / "lock"
+                if lock.parent.is_symlink():
+                    raise Corrupt(f"{lock.parent}: a link where the draft of {name} should be. Remove it.")
                 self._add_lock(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
                 seam.describe_lock(lock, self._locks[-1], self._holder)
         except BaseException as error:
@@ -359,7 +365,7 @@ def _refuse_other_folders(path: Path) -> None:
     # Listed once: another run may be making the store at the same time.
     names = {entry.name for entry in _entries(path)}
     if "zarr.json" in names:
-        Store.open(path)
+        Store.open(path).check_folders()
     elif names - {"work"}:
         raise BadOption(
             f"{path}: a folder with other files in it, not a store. Name a new folder with ", Parameter("store", FOLDER), "."
@@ -367,17 +373,10 @@ def _refuse_other_folders(path: Path) -> None:
 
 
 def _holder_of(lock: Path) -> str:
-    holder = _read_json(lock)
+    holder = read_json(lock)
     if not isinstance(holder, dict):
         return "another run"
     return f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def _entries(folder: Path) -> Iterator[Path]:

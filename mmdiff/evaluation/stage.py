@@ -29,6 +29,7 @@ from mmdiff.evaluation.metrics import (
 )
 from mmdiff.evaluation.scores import TEST, Scores, Truth, full_name, missing_scores, open_scores, open_truth
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Parameter, Stale, UnreadableSource, call
+from mmdiff.formats.storage.metadata import read_small
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.labels.classes import UNLABELLED, Classes
@@ -43,7 +44,11 @@ def read_classes(text: str) -> list[tuple[str, Place]]:
     path, given = Path(text), Parameter("novel", text)
     if path.is_file():
         try:
-            lines = path.read_text().splitlines()
+            lines = read_small(path).decode().splitlines()
+        except OSError as error:
+            raise UnreadableSource(
+                given, f": cannot be read ({error.strerror}). Name a file with one class per line."
+            ) from None
         except UnicodeDecodeError:
             raise UnreadableSource(given, ": not a text file. Write one class number or name per line.") from None
         found: list[tuple[str, Place]] = [
