@@ -32,6 +32,11 @@ def find_garbage(store: Store) -> list[Garbage]:
     store.check_folders()
     for problem in problems_of_names(store):
         raise Corrupt(f"{problem.artifact}: {problem.what}. {problem.remedy} Then collect again.")
+    return unnamed(store)
+
+
+def unnamed(store: Store) -> list[Garbage]:
+    """The folders in `work/`, and the objects without a name."""
     named = {store.object_name(name) for name in store.names()}
     left = [_garbage(folder, "left by an interrupted run") for folder in _folders(store.work)]
     return left + [

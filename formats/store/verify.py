@@ -234,6 +234,8 @@ def _entry(path: Path) -> str | None:
 def _entries(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
     except OSError as error:
         raise Corrupt(f"{folder}: cannot be listed ({error.strerror}). Check its permissions and the disk.") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mmdiff.formats.errors import BadOption, Parameter
-from mmdiff.formats.store.gc import find_garbage
+from mmdiff.formats.store.gc import unnamed
 from mmdiff.formats.store.kinds import Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
@@ -23,7 +23,7 @@ _SAMPLE_ROWS = 1 << 16
 
 def overview(store: Store, kinds: Kinds) -> Json:
     """All artifacts of the store, and the folders that a garbage collection would remove."""
-    garbage = find_garbage(store)
+    garbage = unnamed(store)
     return {
         "store": str(store),
         "artifacts": [_line(store, name, kinds) for name in store.names()],

@@ -175,3 +175,15 @@ def test_folder_that_cannot_be_listed_is_told(store: Store, monkeypatch: pytest.
     monkeypatch.setattr(Path, "iterdir", refused)
     with pytest.raises(StoreError, match=r"cannot be listed \(Permission denied\)"):
         list(verify_frame(store))
+
+
+def test_inspect_of_a_store_with_lost_names_shows_the_others(store: Store) -> None:
+    shutil.rmtree(store.path / "models")
+    result = CliRunner().invoke(app, ["inspect", "--store", str(store.path)])
+    assert result.exit_code == 0
+    assert SEEDS in result.stdout
+    assert CliRunner().invoke(app, ["gc", "--dry-run", "--store", str(store.path)]).exit_code == 1
+
+
+def test_store_that_is_not_made_yet_has_no_problems(tmp_path: Path) -> None:
+    assert list(verify_frame(Store(tmp_path / "nowhere"))) == []
