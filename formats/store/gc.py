@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mmdiff.formats.errors import Corrupt, Locked
 from mmdiff.formats.storage import seam
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import Store
 from mmdiff.formats.store.verify import problems_of_names
@@ -46,6 +47,7 @@ def unnamed(store: Store) -> list[Garbage]:
     ]
 
 
+@explaining
 def collect(store: Store) -> list[Garbage]:
     """Removes all garbage, under an exclusive lock. Readers keep the maps they have."""
     with _exclusive(store):

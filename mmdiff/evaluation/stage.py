@@ -29,6 +29,7 @@ from mmdiff.evaluation.metrics import (
 )
 from mmdiff.evaluation.scores import TEST, Scores, Truth, full_name, missing_scores, open_scores, open_truth
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Parameter, Stale, UnreadableSource, call
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.storage.metadata import read_small
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
@@ -93,6 +94,7 @@ class Request:
     per_class: bool = False
 
 
+@explaining
 def evaluate(store: Store, request: Request, progress: Progress = silent) -> Json:
     """The evaluations of scores as plain values, under `scores`, and notes on them."""
     tops = checked_top(request.tops)
