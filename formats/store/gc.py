@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,10 +77,22 @@ def _exclusive(store: Store) -> Iterator[None]:
 
 
 def _garbage(folder: Path, why: str) -> Garbage:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return Garbage(folder, sum(path.stat().st_size for path in files), why)
+    """A folder and the bytes in it. A run that is still at work may remove files, or all of it, at the same time."""
+    total = 0
+    for parent, _, files in os.walk(folder, onerror=_unless_gone):
+        for file in files:
+            with suppress(FileNotFoundError):
+                status = Path(parent, file).lstat()
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return Garbage(folder, total, why)
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _folders(parent: Path) -> list[Path]:
-    found = parent.iterdir() if parent.is_dir() else ()
-    return sorted(path for path in found if path.is_dir() and not path.is_symlink())
+    with suppress(FileNotFoundError):
+        return sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
+    return []

@@ -39,7 +39,7 @@ from mmdiff.knn.cells import partition
 from mmdiff.logreg.stage import Request as LogregRequest
 from mmdiff.logreg.stage import logreg
 from mmdiff.runtime import find_or_make
-from mmdiff.runtime.progress import silent
+from mmdiff.runtime.progress import Advance, silent
 from tests.support.graphs import pieces_of, some_lists
 from tests.support.remotes import upload
 from tests.support.small_experiments import DIFFUSION, small_config, write_config
@@ -48,7 +48,6 @@ from tests.support.stores import (
     Inputs,
     chunks_of,
     full_seeds,
-    interrupted_after_first_chunk,
     make_inputs,
     problems,
     tree,
@@ -235,10 +234,22 @@ def _make_garbage(inputs: Inputs, store: Path) -> None:
     """Replaces an artifact, and interrupts the replacement of another one."""
     import_descriptors(store, inputs.request(name="others.npy"))
     try:
-        import_descriptors(store, inputs.request("test", "others.npy"), interrupted_after_first_chunk)
+        import_descriptors(store, inputs.request("test", "others.npy"), _interrupted)
     except KeyboardInterrupt:
         return
     raise AssertionError("the import was not interrupted")
+
+
+@contextmanager
+def _interrupted(what: str, total: int, unit: str) -> Iterator[Advance]:
+    """A progress bar that interrupts an import when it first advances."""
+    del total, unit
+
+    def advance(count: int) -> None:
+        if what.startswith("importing") and count:
+            raise KeyboardInterrupt
+
+    yield advance
 
 
 def _published(folder: Path, acts: tuple[Act, ...]) -> str:
