@@ -103,12 +103,13 @@ def run_apart(name: str, scale: float, seed: int, logs: Path) -> Finished:
     # Several threads of BLAS would make forked children unsafe, and take the cores of the other campaign.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     path, start = logs / f"{name}.log", time.monotonic()
-    with path.open("w") as log:
-        process = subprocess.Popen(
+    with (
+        path.open("w") as log,
+        subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
-        )
+        ) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         progress = threading.Thread(target=forward, args=(process.stderr, log, name))
         progress.start()
         output = process.stdout.read()

@@ -35,6 +35,8 @@ SHARES = {
     ("killed after", False): 0.5,
     ("killed within", False): 1.0,
 }
+# Stages with many operations that take long; the share of them that scale 1 takes.
+_LONG = {"build-graph": 0.25}
 # Intervals of the timer whose signals interrupt system calls, in seconds.
 _INTERVALS = (0.0002, 0.001)
 
@@ -52,7 +54,7 @@ def run(scale: float, seed: int) -> dict[str, int | float | str]:
             calls = operations(rehearsal, folder)
             total += len(calls)
             for (kind, forever), share in SHARES.items():
-                faults = chosen(places(kind, forever, calls), min(1.0, share * scale), draw)
+                faults = chosen(places(kind, forever, calls), min(1.0, share * scale * _LONG.get(stage, 1.0)), draw)
                 sweep(stage, rehearsal, folder, faults, tally)
             for seconds in _INTERVALS:
                 signals += with_signals(rehearsal, seconds)

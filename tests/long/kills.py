@@ -7,6 +7,7 @@ has imported and compiled everything; some are new interpreters.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -19,7 +20,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -262,7 +263,7 @@ def run(scale: float, seed: int) -> dict[str, int | float | str]:
 def warm_up(arena: Arena, store: Path) -> None:
     """Makes the undisturbed store in this process, so that forked processes find everything imported and compiled."""
     for words in arena.commands:
-        with suppress(SystemExit):
+        with suppress(SystemExit), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             command([*words, "--store", str(store)])
     opened = mmdiff.open(store)
     for look in (opened.verify, opened.inspect, opened.evaluate):

@@ -22,7 +22,7 @@ from tests.support.stores import MEMORY, tree
 # Random crashes at each crash point, beside the fixed ones.
 _RANDOM = 3
 # The share of the crash points of a stage that scale 1 takes.
-_SHARE = 1.0
+_SHARE = 0.5
 
 
 @dataclass
