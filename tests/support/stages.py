@@ -133,7 +133,7 @@ class Rehearsal:
     def _note(self, path: Path) -> None:
         opened = Store.open(path)
         for name in opened.names():
-            self._allowed.setdefault(name, set()).add(opened.id(name))
+            self._allowed.setdefault(name, set()).add(opened.open_artifact(name).id)
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def diffusing(request: DiffuseRequest, spills: bool = False) -> Act:
     """A diffusion; `spills` makes it use spill files, as where only one matrix S fits in memory."""
 
     def act(store: Path) -> None:
-        footprint = diffusion_stage.footprint
+        footprint = getattr(diffusion_stage, "footprint")  # noqa: B009
         if spills:
             setattr(diffusion_stage, "footprint", lambda *limits: replace(footprint(*limits), spills=True))  # noqa: B010
         try:
