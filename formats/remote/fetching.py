@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from mmdiff.formats.errors import Corrupt, Locked, Missing, Unreachable
@@ -25,9 +26,10 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.disk_errors import explaining
+from mmdiff.formats.store.layouts import require_sound
 from mmdiff.formats.store.manifest import Json, Recipe, parse_run
 from mmdiff.formats.store.publish import ArrayWriter, Publication
-from mmdiff.formats.store.store import Artifact, Store, open_chunk
+from mmdiff.formats.store.store import Artifact, Store, is_name, open_chunk
 
 # Chunks fetched in parallel, and the size of one request; their product is the memory needed.
 PARALLEL_DOWNLOADS = 8
@@ -107,7 +109,7 @@ def with_inputs(remote: Remote, names: Iterable[str]) -> list[str]:
     def visit(name: str) -> None:
         for entry in remote.artifact(name).manifest.inputs.values():
             source = entry.get("artifact")
-            if source is not None and source not in found:
+            if source is not None and is_name(source) and source not in found:
                 published = remote.find(source)
                 if published is not None and published.id == entry["object"]:
                     visit(source)
@@ -177,7 +179,8 @@ def _download(
                 downloads.append(_ChunkDownload(remote, file, writer, chunk, crc, advance))
     _download_all(downloads)
     downloaded = sum(download.writer.spec.file_bytes for download in downloads)
-    return publication.publish(draft, published.manifest.facts, run), downloaded
+    check = partial(require_sound, advice=f"Check the store at {remote.url}, and copy it there again.")
+    return publication.publish(draft, published.manifest.facts, run, check), downloaded
 
 
 def _download_all(downloads: Sequence[_ChunkDownload]) -> None:

@@ -55,6 +55,12 @@ class Exports:
     tables: Mapping[str, TableWriter] = field(default_factory=dict)
 
 
+Types = tuple[type, ...]
+"""The types that an entry of a manifest may have, as JSON is read: True is not a number."""
+
+NUMBER: Types = (int, float)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """One kind of artifact on disk, in one schema version.
@@ -67,8 +73,8 @@ class Layout:
     schema: int
     arrays: Mapping[str, ArrayRule]
     check: Callable[[Artifact], Iterator[Finding]]
-    facts: Mapping[str, type] = field(default_factory=dict)
-    parameters: Mapping[str, type] = field(default_factory=dict)
+    facts: Mapping[str, Types] = field(default_factory=dict)
+    parameters: Mapping[str, Types] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +92,16 @@ Kinds = Mapping[tuple[str, int], Kind]
 
 
 def kind_of(artifact: Artifact, kinds: Kinds) -> Kind:
-    """The kind of an artifact, whose manifest says what this kind must say."""
+    """The kind of an artifact."""
     kind = kinds.get(_key(artifact))
     if kind is None:
         raise Corrupt(f"{artifact.name}: {_unknown(artifact, kinds)}. Use the version of mmdiff that wrote it.")
+    return kind
+
+
+def described_kind(artifact: Artifact, kinds: Kinds) -> Kind:
+    """The kind of an artifact whose manifest has all the facts and parameters of this kind."""
+    kind = kind_of(artifact, kinds)
     for _, what in _problems_of_manifest(artifact, kind):
         raise Corrupt(f"{artifact.name}: {what}. {artifact.remedy}")
     return kind
@@ -119,9 +131,9 @@ def _problems_of_manifest(artifact: Artifact, kind: Layout) -> Iterator[Finding]
     manifest = artifact.manifest
     for what, required, found in (("fact", kind.facts, manifest.facts), ("parameter", kind.parameters, manifest.parameters)):
         for name, expected in required.items():
-            # True is not a number, and a whole number is also a float.
-            if name not in found or type(found[name]) not in ((int, float) if expected is float else (expected,)):
-                yield "", f"the manifest lacks the {what} {name!r}, or it is not of type {expected.__name__}"
+            if name not in found or type(found[name]) not in expected:
+                types = " or ".join(each.__name__ for each in expected)
+                yield "", f"the manifest lacks the {what} {name!r}, or it is not of type {types}"
 
 
 def _problems_of_arrays(artifact: Artifact, kind: Layout) -> Iterator[Finding]:

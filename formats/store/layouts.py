@@ -6,8 +6,10 @@ what is shown and exported.
 
 from __future__ import annotations
 
+from mmdiff.formats.errors import BadResult
 from mmdiff.formats.store import checks
-from mmdiff.formats.store.kinds import ArrayRule, Layout, string_arrays
+from mmdiff.formats.store.kinds import NUMBER, ArrayRule, Layout, problems_of_content, string_arrays
+from mmdiff.formats.store.store import Artifact
 
 _ALL = (
     Layout(
@@ -25,8 +27,8 @@ _ALL = (
             **string_arrays("dropped_ids"),
         },
         check=checks.check_descriptors,
-        facts={"rows": int, "dropped": dict},
-        parameters={"role": str, "keep_raw": bool},
+        facts={"rows": (int,), "dropped": (dict,)},
+        parameters={"role": (str,), "keep_raw": (bool,)},
     ),
     Layout(
         name="pca",
@@ -37,8 +39,8 @@ _ALL = (
             "explained_variance": ArrayRule(("float32",)),
         },
         check=checks.check_pca,
-        facts={"width": int, "dims": int, "reduces": bool, "explained_variance": float},
-        parameters={"normalize": bool},
+        facts={"width": (int,), "dims": (int,), "reduces": (bool,)},
+        parameters={"normalize": (bool,)},
     ),
     Layout(
         name="cells",
@@ -52,7 +54,7 @@ _ALL = (
             "offsets": ArrayRule(("int64",), required=True),
         },
         check=checks.check_cells,
-        facts={"cells": int, "partitions": int},
+        facts={"cells": (int,), "partitions": (int,)},
     ),
     Layout(
         name="knn",
@@ -62,7 +64,7 @@ _ALL = (
             "similarities": ArrayRule(("float32",), (2,), required=True),
         },
         check=checks.check_knn,
-        facts={"nodes": int},
+        facts={"nodes": (int,)},
     ),
     Layout(
         name="graph",
@@ -75,7 +77,7 @@ _ALL = (
             "order": ArrayRule(("uint32",)),
         },
         check=checks.check_graph,
-        facts={"nodes": int, "edges": int, "background": int, "seeds": int, "test": int, "reciprocal": float},
+        facts={"nodes": (int,), "edges": (int,), "background": (int,), "seeds": (int,), "test": (int,), "reciprocal": NUMBER},
     ),
     Layout(
         name="scores",
@@ -89,8 +91,8 @@ _ALL = (
             "top_scores": ArrayRule(("float32",), (2,)),
         },
         check=checks.check_scores,
-        facts={"tests": int, "classes": int, "planes": list},
-        parameters={"method": str},
+        facts={"tests": (int,), "classes": (int,), "planes": (list,)},
+        parameters={"method": (str,)},
     ),
     Layout(
         name="logreg",
@@ -101,7 +103,7 @@ _ALL = (
             **string_arrays("class_names"),
         },
         check=checks.check_logreg,
-        facts={"classes": int, "width": int, "samples": int},
+        facts={"classes": (int,), "width": (int,), "samples": (int,)},
     ),
     Layout(
         name="report",
@@ -112,9 +114,16 @@ _ALL = (
             "keys": ArrayRule(("uint8",), (2,), required=True),
         },
         check=checks.check_report,
-        facts={"tests": dict, "lines": list},
-        parameters={"draws": int, "n": list, "methods": list},
+        facts={"tests": (dict,), "lines": (list,)},
+        parameters={"draws": (int,), "n": (list,), "methods": (list,)},
     ),
 )
 
 LAYOUTS: dict[tuple[str, int], Layout] = {(layout.name, layout.schema): layout for layout in _ALL}
+
+
+def require_sound(artifact: Artifact, advice: str) -> None:
+    """Raises BadResult for an artifact that `verify` would call bad; it is not to be published."""
+    for array, what in problems_of_content(artifact, LAYOUTS):
+        place = f"array {array}: {what}" if array else what
+        raise BadResult(f"{artifact.name}: not published, since its content is wrong ({place}). {advice}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import FOLDER, BadOption, Corrupt, DiskFull, InputError, Locked, Parameter, Part, call
+from mmdiff.formats.errors import FOLDER, BadOption, BadResult, Corrupt, DiskFull, InputError, Locked, Parameter, Part, call
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
@@ -28,7 +28,10 @@ from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, object_names, run_json
 from mmdiff.formats.store.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name, open_chunk
-from mmdiff.formats.store.verify import crc_of_complete_chunk, problems_of_files
+from mmdiff.formats.store.verify import DraftStore, crc_of_complete_chunk, problems_of_files
+
+Check = Callable[[Artifact], None]
+"""Raises BadResult for a finished draft with bad content."""
 
 
 @dataclass
@@ -224,8 +227,11 @@ class Draft:
         """The id that the artifact will have. All chunks must be written."""
         return object_id(self.recipe.kind, self.manifest(facts).zarr_json())
 
-    def publish(self, objects: Path, facts: Json, run: Json) -> str:
-        """Moves the finished artifact to the objects, with its manifest written last; returns the name of its folder."""
+    def publish(self, store: Store, facts: Json, run: Json, check: Check) -> str:
+        """Moves the finished artifact to the objects, with its manifest written last; returns the name of its folder.
+
+        It is checked before, where no other run finds it.
+        """
         for path in self._object.iterdir():
             if path.name not in self.writers:
                 seam.remove_folder(path) if path.is_dir() else seam.remove_file(path)
@@ -236,8 +242,9 @@ class Draft:
         seam.sync_folder(self._object / "run")
         seam.write_file(self._object / "zarr.json", self.manifest(facts).zarr_json())
         seam.sync_folder(self._object)
-        seam.make_folder(objects)
-        return next(name for name in object_names(self.id(facts)) if seam.move_folder(self._object, objects / name))
+        check(Artifact(self.name, self.id(facts), self.manifest(facts), DraftStore(store.path, self._object)))
+        seam.make_folder(store.objects)
+        return next(name for name in object_names(self.id(facts)) if seam.move_folder(self._object, store.objects / name))
 
 
 class Publication:
@@ -301,10 +308,10 @@ class Publication:
         self._drafts[name] = Draft(self._work(name), name, recipe)
         return self._drafts[name]
 
-    def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
-        """Makes a finished draft an object, without a name yet."""
+    def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:
+        """Makes a finished draft an object, without a name yet. `check` may refuse it."""
         self._make_groups(self.store.objects, self._work(draft.name))
-        object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.source_fingerprints})
+        object_name = draft.publish(self.store, facts, {**run, "witness": draft.recipe.source_fingerprints}, check)
         self._unnamed[draft.name] = self.store.objects / object_name
         return self.store.open_object(draft.name, object_name)
 
@@ -323,13 +330,14 @@ class Publication:
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
         """Whether the work folder of a name holds a draft that a later run can continue.
 
-        A draft of bad input is removed, since it cannot be continued; a draft that this run did not open is left alone.
+        A draft of bad input or with bad content is removed, since it cannot be continued; a draft that this run did not open
+        is left alone.
         """
         if name in self._done:
             return False
         if name not in self._drafts:
             return (self._work(name) / "object").exists()
-        return error is not None and not isinstance(error, InputError) and self._drafts[name].has_chunks
+        return error is not None and not isinstance(error, InputError | BadResult) and self._drafts[name].has_chunks
 
     def _work(self, name: str) -> Path:
         return self.store.work / name.replace("/", ".")

@@ -50,6 +50,16 @@ class Problem:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class DraftStore(Store):
+    """A store in which a finished draft is opened like an artifact, to be checked before it is published."""
+
+    draft: Path
+
+    def folder(self, name: str, object_name: str) -> Path:  # noqa: ARG002
+        return self.draft
+
+
 def bytes_to_read(store: Store, names: Iterable[str]) -> int:
     """The bytes that `verify` reads; artifacts with an unreadable manifest are not counted."""
     total = 0
@@ -73,7 +83,7 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
             yield problem
         if not damaged:
             for array, what in problems_of_content(artifact, kinds):
-                yield Problem(name, array, None, what, artifact.remedy)
+                yield Problem(name, array or None, None, what, artifact.remedy)
 
 
 def verify_frame(store: Store) -> Iterator[Problem]:
