@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from mmdiff.formats.errors import DiskError, DiskFull, MmdiffError, StoreError, call
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _KEPT = "Finished work is kept: run the same command again afterwards."
 
@@ -62,6 +67,24 @@ def explained(path: Path, operation: str, kept: str = _KEPT) -> Iterator[None]:
         raise
     except OSError as error:
         raise disk_error(error, path, operation, kept) from error
+
+
+def explaining(work: Callable[P, T]) -> Callable[P, T]:
+    """Decorates a stage: an OSError that nothing inside has explained names its file here. Errors of pipes are left alone."""
+
+    @wraps(work)
+    def explained_work(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return work(*args, **kwargs)
+        except (MmdiffError, ConnectionError):
+            raise
+        except OSError as error:
+            if error.errno is None:
+                raise
+            place = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else Path("store")
+            raise disk_error(error, place, "read or write it") from error
+
+    return explained_work
 
 
 def _free(path: Path) -> int:

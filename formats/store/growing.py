@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -129,11 +130,17 @@ class Sealing:
         zeros = np.zeros(_BLOCK_BYTES, np.uint8)
         for start in range(self.size, spec.chunk_bytes, _BLOCK_BYTES):
             crc = crc32c(zeros[: spec.chunk_bytes - start], crc)
-        self.part.cut(self.size)
-        if crc_of_complete_chunk(self.part.path, spec) == crc:
+        try:
+            self.part.cut(self.size)
+            known = crc_of_complete_chunk(self.part.path, spec) == crc
+            if not known:
+                self.part.write(tail(crc), spec.chunk_bytes)
+        except BaseException:
+            self.part.close()
+            raise
+        if known:
             self.part.discard()
         else:
-            self.part.write(tail(crc), spec.chunk_bytes)
             self.part.finish(spec.chunk_bytes + TAIL_BYTES)
         self.array.crcs[self.chunk] = crc
 
@@ -149,6 +156,7 @@ class Growth:
         self._writer, self._sealer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._pieces: deque[Future[list[Future[None]]]] = deque()
         self._sealed: list[Future[None]] = []
+        self._failure: BaseException | None = None
         self.note: Json = self._restore()
 
     def __enter__(self) -> Self:
@@ -175,20 +183,48 @@ class Growth:
         self._settle()
         # In parallel: the disk syncs them together.
         with ThreadPoolExecutor(len(self.arrays)) as pool:
-            list(pool.map(Sealing.finish, [sealing for array in self.arrays.values() for sealing in array.end()]))
+            sealed = [pool.submit(sealing.finish) for array in self.arrays.values() for sealing in array.end()]
+        for future in sealed:
+            future.result()
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """A step of the background threads. After a failed step every later one fails too.
+
+        Pieces behind a piece that was not written would close the gap, and a checkpoint would vouch for the wrong array.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _write(self, array: GrowingArray, values: NDArray[Any]) -> list[Future[None]]:
-        return [self._sealer.submit(sealing.finish) for sealing in array.append(values)]
+        with self._in_order():
+            return [self._sealer.submit(self._finish, sealing) for sealing in array.append(values)]
+
+    def _finish(self, sealing: Sealing) -> None:
+        """Finishes a full chunk. It is whole, even if a later step has failed in the meantime."""
+        try:
+            sealing.finish()
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _mark(self, note: Json) -> list[Future[None]]:
         """Queues a checkpoint at the present length of the arrays; later appends do not affect it."""
+        if self._failure is not None:
+            raise self._failure
         content = {"places": {name: [*astuple(array.place)] for name, array in self.arrays.items()}, "note": note}
         parts = [array.part for array in self.arrays.values() if array.part is not None]
 
         def confirm() -> None:
-            for part in parts:
-                part.sync()
-            seam.write_file(self._checkpoint, encode({**content, "crc32c": crc32c(encode(content))}))
+            with self._in_order():
+                for part in parts:
+                    part.sync()
+                seam.write_file(self._checkpoint, encode({**content, "crc32c": crc32c(encode(content))}))
 
         return [self._sealer.submit(confirm)]
 

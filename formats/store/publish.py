@@ -215,7 +215,10 @@ class Draft:
         """Makes a temporary array an array of the artifact."""
         folder = self._object / name
         seam.remove_empty_folder(folder)
-        seam.move_folder(scratch.folder, folder)
+        if not seam.move_folder(scratch.folder, folder) and ArrayWriter(folder, scratch.spec).missing:
+            # A power cut has left part of the array of an interrupted run.
+            seam.remove_folder(folder)
+            seam.move_folder(scratch.folder, folder)
         self.writers[name] = ArrayWriter(folder, scratch.spec)
 
     def values(self, name: str, values: NDArray[Any]) -> None:
@@ -238,6 +241,12 @@ class Draft:
         return self.checkpoint.exists() or any(chunks) or any(self._object.glob("*.json"))
 
     def manifest(self, facts: Json) -> Manifest:
+        for name, writer in self.writers.items():
+            for chunk in writer.missing:
+                raise Corrupt(
+                    f"{self.name}, array {name}: chunk {writer.spec.chunk_file(chunk)} cannot be read back, or has changed on "
+                    "the disk since it was written. Check the disk, then run the same command again."
+                )
         arrays = {
             name: ArrayEntry(writer.spec, tuple(writer.crcs[chunk] for chunk in range(writer.spec.chunks)))
             for name, writer in self.writers.items()
@@ -308,8 +317,12 @@ class Publication:
                     self._remove_work(name)
             seam.remove_empty_folder(self.store.work)
             self._remove_unused_store()
-            end_run()
+        except OSError:
+            # The first error says more. The next run, or gc, removes what is left.
+            if error is None:
+                raise
         finally:
+            end_run()
             self._release()
 
     def find(self, recipe: Recipe) -> Artifact | None:

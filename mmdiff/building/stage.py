@@ -33,6 +33,7 @@ from mmdiff.building.memory_model import (
     refuse_little_memory,
 )
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Stale, WidthMismatch, call, one_of
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -100,6 +101,7 @@ class Outcome:
         }
 
 
+@explaining
 def build_graph(path: Path, request: Request, progress: Progress = silent, executor: Executor | None = None) -> Outcome:
     """Builds the missing and stale parts of the graph over all imported rows. `executor` searches the background."""
     store = Store.open(path)

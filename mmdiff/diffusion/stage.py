@@ -24,6 +24,7 @@ from mmdiff.diffusion.variant import Variant, class_prior, given_prior
 from mmdiff.evaluation.scores import missing_scores
 from mmdiff.export.predictions import check_predictions, write_predictions
 from mmdiff.formats.errors import BadOption, Missing, Parameter, Placeholder, call
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -172,6 +173,7 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
     return prepared
 
 
+@explaining
 def diffuse(
     path: Path,
     request: Request,

@@ -31,6 +31,7 @@ from mmdiff.evaluation.scores import TEST, Scores, Truth, full_name, missing_sco
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Parameter, Stale, UnreadableSource, call
 from mmdiff.formats.sources.spec import exists, is_file
 from mmdiff.formats.sources.text import LIST_BYTES, read_lines
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.labels.classes import UNLABELLED, Classes
@@ -88,6 +89,7 @@ class Request:
     per_class: bool = False
 
 
+@explaining
 def evaluate(store: Store, request: Request, progress: Progress = silent) -> Json:
     """The evaluations of scores as plain values, under `scores`, and notes on them."""
     tops = checked_top(request.tops)

@@ -20,6 +20,7 @@ from mmdiff.experiment.config import Config, Group, read_config
 from mmdiff.experiment.protocol import Data, Protocol
 from mmdiff.experiment.results import Grid
 from mmdiff.formats.errors import StoreError
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -55,6 +56,7 @@ class Outcome:
         }
 
 
+@explaining
 def run_experiment(
     path: Path, config_file: Path, command: str, progress: Progress = silent, executor: Executor | None = None
 ) -> Outcome:

@@ -21,6 +21,7 @@ from mmdiff.evaluation.scores import Scores, Truth, full_name, missing_scores, o
 from mmdiff.explain.nodes import Images, Name, Nodes, find_row, plain, role_ids
 from mmdiff.explain.paths import Path, Question, Spreading, find_paths
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter, Stale, call
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.fingerprint import fingerprint
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
@@ -41,6 +42,7 @@ class Request:
     images: str | None = None
 
 
+@explaining
 def explain(store: Store, request: Request) -> Json:
     """The explanation of one test point as plain values."""
     images = None if request.images is None else Images.of(text("images", request.images))

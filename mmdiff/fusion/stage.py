@@ -25,6 +25,7 @@ from mmdiff.evaluation.scores import (
     test_points_of,
 )
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, CountMismatch, Missing, Parameter, call
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Store
@@ -61,6 +62,7 @@ class Outcome:
         return {**self.made.summary(), "notes": self.notes}
 
 
+@explaining
 def fuse_scores(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Makes the fused scores, unless they exist."""
     store = Store.open(path)

@@ -19,6 +19,7 @@ from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.storage.arrays import even_rows_per_chunk
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import ArrayWriter, Draft, Publication
@@ -143,6 +144,7 @@ class Inputs:
         self.states[key] = source_fingerprint(files)
 
 
+@explaining
 def import_descriptors(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Imports one role into the store at `path`. A repeated import is recognised and does nothing."""
     run = Run(request.command)

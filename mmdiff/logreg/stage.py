@@ -23,6 +23,7 @@ from mmdiff.evaluation.metrics import ranks_of
 from mmdiff.evaluation.scores import SCHEMA as SCORES_SCHEMA
 from mmdiff.evaluation.scores import SEEDS, TEST
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter, WidthMismatch, call, one_of
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -139,6 +140,7 @@ class Outcome:
         return {"artifacts": [one.summary() for one in made], "notes": self.notes}
 
 
+@explaining
 def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Makes the model and its scores, where they are missing or stale."""
     store = Store.open(path)
