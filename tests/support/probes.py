@@ -104,16 +104,17 @@ def _text(summary: Any) -> Found:
     return Found("", digest(json.dumps(steady(dict(summary)), sort_keys=True, default=str)))
 
 
-def _computed(part: str) -> Callable[[Any], Found]:
-    """The digests of a result, of which one part is computed numbers."""
-    own = ("object", "stale", "notes")
+def _accuracies(at: Scene) -> Found:
+    found = at.store.evaluate()
+    return Found(digest(json.dumps([entry["iterations"] for entry in found["scores"]])), _text(found).text)
 
-    def without(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: without(inner) for key, inner in value.items() if key not in own}
-        return [without(inner) for inner in value] if isinstance(value, list) else value
 
-    return lambda summary: Found(digest(json.dumps(without(steady(summary[part])), default=str)), _text(summary).text)
+def _explained(test: str) -> Call:
+    def explain(at: Scene) -> Found:
+        found = at.store.explain(test)
+        return Found(digest(json.dumps(found["paths"], default=str)), _text(found).text)
+
+    return explain
 
 
 def _arrays(artifact: Artifact) -> str:
@@ -226,14 +227,8 @@ def probes_of(path: Path, made: Made) -> list[Probe]:
         Probe("build-graph again", _graph(k=4, **made.graph), graph, 2, True, "graph/W"),
         Probe("build-graph anew", _graph(k=3), ("models/cells", "descriptors"), 0.3, True),
         Probe("import", _add, ("models/pca", "descriptors"), 1),
-        Probe("evaluate", lambda at: _computed("scores")(at.store.evaluate()), ("scores", "descriptors"), 0.6, True),
-        Probe(
-            "explain",
-            lambda at: _computed("paths")(at.store.explain(made.test)),
-            explained,
-            1,
-            True,
-        ),
+        Probe("evaluate", _accuracies, ("scores", "descriptors"), 0.6, True),
+        Probe("explain", _explained(made.test), explained, 1, True),
         Probe("inspect", lambda at: _text(at.store.inspect()), ("",), 0.3),
         Probe("plan diffuse", _plan("diffuse", iterations=3), diffusion, 0.7),
         Probe("plan build_graph", _plan("build_graph", k=4), ("descriptors",), 0.7),
