@@ -19,4 +19,4 @@ def test_rows_and_scores_beyond_an_entry_equal_those_of_the_lists(quick_folder: 
     said: list[str] = []
     figures = check_large(quick_folder, nodes=2000, limit=1 << 16, say=said.append)
     assert figures["nodes"] == 2000
-    assert len(said) == 4
+    assert len(said) == 5
