@@ -13,6 +13,7 @@ MmdiffError
   x StoreError (OSError)          the store on disk
       - Missing                   no such store or artifact (yet)
       - Corrupt                   damaged, or not written by mmdiff
+          - Damaged               data that differs from what was published, found while it was in use
       - Stale                     made from inputs that have changed since
       - Locked                    another run is writing it
       - DiskFull                  not enough disk space
@@ -176,6 +177,10 @@ class Corrupt(StoreError):
     """Damaged, or not written by mmdiff."""
 
     exit_code = 1
+
+
+class Damaged(Corrupt):
+    """Data of an artifact that differs from what was published. What a run computed so far is not kept."""
 
 
 class Stale(StoreError):

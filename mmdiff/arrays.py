@@ -17,11 +17,12 @@ from mmdiff.diffusion import api
 from mmdiff.diffusion.engine.product import matmul
 from mmdiff.diffusion.options import options_of
 from mmdiff.evaluation.metrics import NO_COLUMN, evaluate_scores
-from mmdiff.formats.errors import BadLabels, CountMismatch, Parameter
+from mmdiff.formats.errors import BadLabels, CountMismatch, Parameter, one_of
 from mmdiff.formats.sources.base import Column
 from mmdiff.formats.sources.columns.in_memory import column_of
 from mmdiff.formats.storage.seam import temporary_folder
 from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.store.store import CHECKS, Checks
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.results import Evaluation, Scores, class_titles
@@ -52,11 +53,13 @@ class Graph:
         self.internal = internal
 
     @classmethod
-    def open(cls, store: str | Path) -> Graph:
-        """The graph of a store, memory-mapped; the same as `mmdiff.open(store).graph`.
+    def open(cls, store: str | Path, *, verify: Checks = "touched") -> Graph:
+        """The graph of a store, memory-mapped; the same as `mmdiff.open(store, verify=verify).graph`.
 
         Args:
             store: the folder of the store.
+            verify: "touched" compares each chunk with its checksum when it is first read, "all" compares all of them now,
+                "none" trusts the disk. Rows that lead out of the graph are refused in any case.
 
         >>> import mmdiff, numpy as np, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +68,8 @@ class Graph:
         ...     len(Graph.open(folder + "/store"))
         5
         """
-        return cls(CsrGraph.open(store))
+        one_of("verify", verify, CHECKS)
+        return cls(CsrGraph.open(store, verify))
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> Graph:

@@ -170,7 +170,8 @@ class Scores:
                 Parameter("predict_nodes", True),
                 ".",
             )
-        return _named(self._artifact.array("top_classes")[:, 0].astype(np.int64), self.classes)
+        best = self._artifact.index_array("top_classes", below=len(self.classes), none=UNLABELLED)[:, 0]
+        return _named(best.astype(np.int64), self.classes)
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -13,6 +13,7 @@ from typing import Any
 
 from mmdiff.formats.errors import BadOption, Missing, Parameter, one_of
 from mmdiff.formats.remote.remote import Remote, is_url
+from mmdiff.formats.store.store import CHECKS, Checks
 from mmdiff.results import Summary
 from mmdiff.runtime.memory import parse_bytes
 from mmdiff.runtime.progress import Progress, silent
@@ -29,6 +30,7 @@ def open_store(
     progress: bool | Progress = False,
     threads: int | None = None,
     dask: str | None = None,
+    verify: Checks = "touched",
     command: str | None = None,
 ) -> Store:
     """Opens a store: a folder of artifacts, or the URL of a published one.
@@ -42,6 +44,9 @@ def open_store(
         threads: the most threads to use in this process; None is all cores that the process may use.
         dask: address of a Dask scheduler, or "local:N" for N worker processes; used by `build_graph`, `diffuse` and
             `experiment`.
+        verify: when the bytes of `store["graph/W"]` and `store.graph` are compared with their checksums: "touched" checks each
+            chunk when it is first read, "all" checks everything when it is opened, "none" trusts the disk. Calls such as
+            `diffuse` always check what they read.
         command: recorded in artifacts as the way to make them again; None records the call.
 
     Returns:
@@ -64,7 +69,8 @@ def open_store(
 
         shown = show_progress
     place = str(store) if is_url(str(store)) else Path(store)
-    opened = Store(place, memory=parse_bytes(memory), progress=shown, dask=dask, command=command)
+    one_of("verify", verify, CHECKS)
+    opened = Store(place, memory=parse_bytes(memory), progress=shown, dask=dask, verify=verify, command=command)
     if not create:
         opened._check_presence()
     return opened
@@ -74,6 +80,7 @@ class Store(StoreScorer):
     """A store of artifacts, opened by `mmdiff.open`. Rows are the user's own everywhere: as they were added.
 
     `store["descriptors/background"]["vectors"]` is an array of an artifact as it lies on disk: flat, read-only, memory-mapped.
+    Index it, or give it to numpy: both return numpy arrays over the map, after the chunks they read have been checked.
 
     >>> import mmdiff, numpy as np, tempfile
     >>> rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmdiff.formats.errors import BadOption, Parameter, Placeholder, ReadOnly, call
-from mmdiff.formats.store.store import Artifact
+from mmdiff.formats.store.store import Artifact, Checks
 from mmdiff.formats.store.store import Store as Files
 from mmdiff.results import Evaluation, Summary
 from mmdiff.runtime.progress import Progress
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class StoreReader:
     """The part of `Store` that leaves its artifacts as they are."""
 
-    def __init__(self, place: Path | str, progress: Progress) -> None:
-        self._place, self._progress = place, progress
+    def __init__(self, place: Path | str, progress: Progress, verify: Checks) -> None:
+        self._place, self._progress, self._verify = place, progress, verify
 
     @cached_property
     def _files(self) -> Files:
@@ -58,7 +58,7 @@ class StoreReader:
         return name in self.names()
 
     def __getitem__(self, name: str) -> Artifact:
-        return self._open().open_artifact(name)
+        return self._open().open_artifact(name).checked(self._verify)
 
     @property
     def graph(self) -> Graph:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmdiff.formats.errors import Missing, Placeholder, call, one_of
+from mmdiff.formats.store.store import Checks
 from mmdiff.results import Scores, Summary
 from mmdiff.runtime.progress import Progress
 from mmdiff.signatures import with_diffusion_options
@@ -21,8 +22,17 @@ if TYPE_CHECKING:
 class StoreScorer(StoreReader):
     """The part of `Store` that makes scores."""
 
-    def __init__(self, place: Path | str, *, memory: int, progress: Progress, dask: str | None, command: str | None) -> None:
-        super().__init__(place, progress)
+    def __init__(
+        self,
+        place: Path | str,
+        *,
+        memory: int,
+        progress: Progress,
+        dask: str | None,
+        verify: Checks,
+        command: str | None,
+    ) -> None:
+        super().__init__(place, progress, verify)
         self._memory, self._dask, self._command = memory, dask, command
 
     def _check_presence(self) -> None:

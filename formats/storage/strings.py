@@ -37,6 +37,12 @@ class Strings:
     def __iter__(self) -> Iterator[str]:
         return (self[i] for i in range(len(self)))
 
+    def span(self, start: int, stop: int) -> Strings:
+        """Strings start..stop-1, as a view."""
+        offsets = self.offsets[start : stop + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        return Strings(offsets - first, self.utf8[first:last])
+
     def take(self, rows: NDArray[np.int64]) -> Strings:
         """The strings of the given rows, in that order."""
         lengths = self.offsets[rows + 1] - self.offsets[rows]

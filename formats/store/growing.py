@@ -110,9 +110,6 @@ class GrowingArray(ArrayWriter):
         self.part, self._filled, self._crc = None, 0, 0
         return sealing
 
-    def _file(self, chunk: int) -> Path:
-        return self.folder / self.spec.chunk_file(chunk)
-
 
 @dataclass(frozen=True)
 class Sealing:

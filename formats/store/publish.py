@@ -18,16 +18,30 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import FOLDER, BadOption, Corrupt, DiskFull, InputError, Locked, Parameter, Part, call
+from mmdiff.formats.errors import FOLDER, BadOption, Corrupt, Damaged, DiskFull, InputError, Locked, Parameter, Part, call
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.direct import read_pages
-from mmdiff.formats.storage.mapping import map_chunks
+from mmdiff.formats.storage.mapping import Origin, map_chunks
 from mmdiff.formats.storage.strings import Strings
-from mmdiff.formats.store.manifest import ArrayEntry, Json, Manifest, Recipe, encode, object_id, object_names, run_json
+from mmdiff.formats.store.checked_files import changed_files, end_run
+from mmdiff.formats.store.manifest import (
+    ArrayEntry,
+    Json,
+    Manifest,
+    Recipe,
+    encode,
+    id_of,
+    object_id,
+    object_names,
+    run_json,
+)
 from mmdiff.formats.store.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name, open_chunk
 from mmdiff.formats.store.verify import crc_of_complete_chunk, problems_of_files
+
+# Drafts of versions that did not check every chunk they read (1) are not continued.
+_DRAFT_VERSION = 2
 
 
 @dataclass
@@ -41,7 +55,7 @@ class ArrayWriter:
     def __post_init__(self) -> None:
         seam.make_folder(self.folder)
         for chunk in range(self.spec.chunks):
-            crc = crc_of_complete_chunk(self.folder / self.spec.chunk_file(chunk), self.spec)
+            crc = crc_of_complete_chunk(self._file(chunk), self.spec)
             if crc is not None:
                 self.crcs[chunk] = crc
 
@@ -53,7 +67,7 @@ class ArrayWriter:
     def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
         """Writes the rows of one chunk; with `cached=False` by direct I/O, for chunks that `read` reads back."""
         pieces, crc = self.pieces(chunk, rows)
-        seam.write_file(self.folder / self.spec.chunk_file(chunk), *pieces, cached=cached)
+        seam.write_file(self._file(chunk), *pieces, cached=cached)
         self.crcs[chunk] = crc
 
     def read(self, chunk: int, out: NDArray[Any]) -> None:
@@ -84,7 +98,11 @@ class ArrayWriter:
 
     def mapped(self) -> NDArray[Any]:
         """The array as readers will see it. All chunks must be written."""
-        return map_chunks(self.spec, self._descriptors(), self._open)
+        origin = Origin(f"{self.folder}", lambda: "Run the same command again.", self._file)
+        return map_chunks(self.spec, self._descriptors(), self._open, origin)
+
+    def _file(self, chunk: int) -> Path:
+        return self.folder / self.spec.chunk_file(chunk)
 
     def _open(self, chunk: int) -> int:
         return open_chunk(self.folder, self.spec, chunk, self.crcs[chunk])
@@ -116,13 +134,14 @@ class Draft:
         self.writers: dict[str, ArrayWriter] = {}
         self.checkpoint = folder / "checkpoint"
         self._object = folder / "object"
+        described = {**recipe.to_json(), "draft": _DRAFT_VERSION}
         note = folder / "recipe.json"
-        if _read_json(note) != json.loads(encode(recipe.to_json())):
+        if _read_json(note) != json.loads(encode(described)):
             if self.checkpoint.exists():
                 seam.remove_file(self.checkpoint)
             if self._object.exists():
                 seam.remove_folder(self._object)
-            seam.write_file(note, encode(recipe.to_json()))
+            seam.write_file(note, encode(described))
         seam.make_folder(self._object)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
@@ -264,6 +283,7 @@ class Publication:
                     self._remove_work(name)
             seam.remove_empty_folder(self.store.work)
             self._remove_unused_store()
+            end_run()
         finally:
             self._release()
 
@@ -284,6 +304,7 @@ class Publication:
 
     def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
         """Makes a finished draft an object, without a name yet."""
+        self._refuse_changed_inputs(draft.recipe)
         self._make_groups(self.store.objects, self._work(draft.name))
         object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.source_fingerprints})
         self._unnamed[draft.name] = self.store.objects / object_name
@@ -301,16 +322,24 @@ class Publication:
             self._unnamed.pop(name, None)
             self._done.add(name)
 
+    def _refuse_changed_inputs(self, recipe: Recipe) -> None:
+        """Raises Damaged if a file of an input has changed since it was checked: the draft may come of either state."""
+        ids = {entry["object"] for entry in recipe.inputs.values() if "object" in entry}
+        names = {folder.name for folder in _entries(self.store.objects) if id_of(folder.name) in ids}
+        for path in changed_files(self.store.objects.absolute(), names):
+            raise Damaged(f"{path}: changed while it was in use. Nothing that came of it is kept: run the same command again.")
+
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
         """Whether the work folder of a name holds a draft that a later run can continue.
 
-        A draft of bad input is removed, since it cannot be continued; a draft that this run did not open is left alone.
+        A draft of bad input is removed, since it cannot be continued, and so is one whose input was found damaged: nothing that
+        came of it is kept. A draft that this run did not open is left alone.
         """
         if name in self._done:
             return False
         if name not in self._drafts:
             return (self._work(name) / "object").exists()
-        return error is not None and not isinstance(error, InputError) and self._drafts[name].has_chunks
+        return error is not None and not isinstance(error, InputError | Damaged) and self._drafts[name].has_chunks
 
     def _work(self, name: str) -> Path:
         return self.store.work / name.replace("/", ".")

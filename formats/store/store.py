@@ -1,4 +1,4 @@
-"""Stores and their artifacts, for reading. Everything is checked on open.
+"""Stores and their artifacts, for reading. Everything is checked before it is used.
 
     mmdiff-store/
         zarr.json                             a zarr group, marked as a store
@@ -10,7 +10,8 @@
         work/descriptors.background/          the draft of a run in progress, or of an interrupted one
 
 A name refers to an object, the name of the object is the digest of its manifest, and the manifest holds the checksum of every
-chunk. Opening follows this chain without reading large arrays; `verify.py` reads every byte.
+chunk. Opening follows this chain without reading arrays; a chunk is checked when it is first touched, and `verify.py` reads
+every byte.
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Missing, Parameter, call, did_you_mean
+from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Damaged, Missing, Parameter, call, did_you_mean
 from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
-from mmdiff.formats.storage.mapping import map_chunks
+from mmdiff.formats.storage.mapped_array import MappedArray
+from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
 from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.store.checked_files import Identity, identity_of, remember_checked, was_checked
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -51,20 +54,29 @@ STORE_JSON = group_json({"mmdiff_store": {"schema": STORE_SCHEMA}})
 NAMESPACE_JSON = group_json({})
 NAMESPACES = ("descriptors", "knn", "graph", "scores", "models", "reports")
 
-# Arrays up to this size are checked in full when they are opened, which takes milliseconds.
-CHECKED_ON_OPEN = 16 << 20
+Checks = Literal["touched", "all", "none"]
+"""When the chunks of an artifact are checked: as they are touched, all of them when it is opened, or never."""
+
+CHECKS: tuple[Checks, ...] = ("touched", "all", "none")
+
+# Rows whose indices are checked at a time.
+_CHECKED_ROWS = 1 << 16
 
 _ARTIFACT_NAME = re.compile(rf"({'|'.join(NAMESPACES)})/[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, repr=False)
 class Artifact:
-    """An immutable artifact of a store: named arrays, mapped when they are asked for, as in `artifact["vectors"]`."""
+    """An immutable artifact of a store: named arrays, mapped when they are asked for, as in `artifact["vectors"]`.
+
+    A chunk is checked against its checksum when it is first touched, unless `checks` is "none".
+    """
 
     name: str
     object_name: str
     manifest: Manifest
     store: Store
+    checks: Checks = "touched"
 
     @property
     def id(self) -> str:
@@ -94,9 +106,16 @@ class Artifact:
         """The names of the arrays."""
         return self.manifest.arrays.keys()
 
-    def __getitem__(self, array: str) -> NDArray[Any]:
-        """An array, as `array` returns it."""
-        return self.array(array)
+    def __getitem__(self, array: str) -> MappedArray:
+        """An array, memory-mapped; its chunks are checked as they are read."""
+        return MappedArray(self.mapped(array))
+
+    def checked(self, checks: Checks) -> Artifact:
+        """The same artifact with other checks; "all" checks all arrays now."""
+        if checks == "all":
+            for array in self:
+                self.array(array)
+        return replace(self, checks=checks)
 
     def __repr__(self) -> str:
         arrays = ", ".join(
@@ -109,15 +128,53 @@ class Artifact:
         return self._entry(array).spec
 
     def array(self, array: str) -> NDArray[Any]:
-        """All chunks of an array as one flat, read-only, memory-mapped ndarray."""
-        entry = self._entry(array)
+        """All chunks of an array as one flat, read-only, memory-mapped ndarray, every chunk checked."""
+        return touch_all(self.mapped(array))
+
+    def mapped(self, array: str) -> NDArray[Any]:
+        """The same without reading it: whoever reads rows of it calls `mapping.touch` first."""
+        entry, folder = self._entry(array), self.folder.absolute() / array
         self.check_metadata(array)
-        folder = self.folder / array
-        return map_chunks(
-            entry.spec,
-            self._checked_chunks(array, entry),
-            lambda chunk: open_chunk(folder, entry.spec, chunk, entry.crcs[chunk]),
+        files = [folder / entry.spec.chunk_file(chunk) for chunk in range(entry.spec.chunks)]
+        identities: list[Identity] = []
+        checked: set[int] = set()
+
+        def opened() -> Iterator[int]:
+            for chunk, crc in enumerate(entry.crcs):
+                try:
+                    descriptor = open_chunk(folder, entry.spec, chunk, crc)
+                except Corrupt as error:
+                    raise Corrupt(f"{self.name}, array {array}: ", *error.parts, f" {self.remedy}") from None
+                try:
+                    identities.append(identity_of(os.fstat(descriptor)))
+                    if was_checked(files[chunk], identities[chunk], crc):
+                        checked.add(chunk)
+                    yield descriptor
+                finally:
+                    os.close(descriptor)
+
+        origin = Origin(
+            name=f"{self.name}, array {array}",
+            remedy=lambda: self.remedy,
+            path=lambda chunk: files[chunk],
+            crcs=None if self.checks == "none" else entry.crcs,
+            checked=checked,
+            remember=lambda chunk: remember_checked(files[chunk], identities[chunk], entry.crcs[chunk]),
         )
+        return map_chunks(entry.spec, opened(), lambda chunk: open_chunk(folder, entry.spec, chunk, entry.crcs[chunk]), origin)
+
+    def index_array(self, array: str, below: int, none: int | None = None) -> NDArray[Any]:
+        """An array of indices, each of them checked to be at least 0 and less than `below`, or to be `none`."""
+        values = self.array(array)
+        for start in range(0, len(values), _CHECKED_ROWS):
+            block = values[start : start + _CHECKED_ROWS]
+            wrong = (block < 0) | (block >= below)
+            if none is not None:
+                wrong &= block != none
+            if wrong.any():
+                row = start + int(np.argmax(wrong.reshape(len(block), -1).any(axis=1)))
+                raise Damaged(f"{self.name}, array {array}, row {row}: {values[row]} is not below {below}. {self.remedy}")
+        return values
 
     def strings(self, column: str) -> Strings:
         """A column of strings, with its offsets checked."""
@@ -144,20 +201,6 @@ class Artifact:
             raise Corrupt(f"{self.name}: the folder of array {array} is missing. {self.remedy}")
         if read_file(folder / "zarr.json", self.name) != encode(self.spec(array).zarr_json()):
             raise Corrupt(f"{self.name}, array {array}: zarr.json is not what the manifest says. {self.remedy}")
-
-    def _checked_chunks(self, array: str, entry: ArrayEntry) -> Iterator[int]:
-        small = entry.spec.bytes_on_disk <= CHECKED_ON_OPEN
-        for chunk, crc in enumerate(entry.crcs):
-            try:
-                descriptor = open_chunk(self.folder / array, entry.spec, chunk, crc)
-                try:
-                    if small:
-                        check_content(descriptor, entry.spec, chunk, crc)
-                    yield descriptor
-                finally:
-                    os.close(descriptor)
-            except Corrupt as error:
-                raise Corrupt(f"{self.name}, array {array}: ", *error.parts, f" {self.remedy}") from None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c_of_file, tail
+from mmdiff.formats.store.checked_files import identity_of, remember_checked
 from mmdiff.formats.store.kinds import Kinds, problems_of_content
 from mmdiff.formats.store.store import (
     NAMESPACE_JSON,
@@ -66,7 +67,8 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
             damaged = True
             yield problem
         if not damaged:
-            for array, what in problems_of_content(artifact, kinds):
+            # Every byte has been checked just now.
+            for array, what in problems_of_content(artifact.checked("none"), kinds):
                 yield Problem(name, array, None, what, artifact.remedy)
 
 
@@ -137,7 +139,9 @@ def _problem_of_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advan
     try:
         descriptor = open_chunk(folder, spec, chunk, crc)
         try:
+            identity = identity_of(os.fstat(descriptor))
             check_content(descriptor, spec, chunk, crc, advance)
+            remember_checked(folder.absolute() / spec.chunk_file(chunk), identity, crc)
         finally:
             os.close(descriptor)
     except Corrupt as error:

@@ -67,7 +67,7 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     if request.index not in ("auto", "flat"):
         raise BadOption(Parameter("index", request.index), ": only auto and flat can be planned. Leave it out.")
     rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
-    vectors = next(iter(roles.values())).array("vectors")
+    vectors = next(iter(roles.values()))["vectors"]
     points = rows.get("seeds", 0) + (rows.get("test", 0) if request.transductive else 0)
     sizes = Sizes(rows.get("background", 0), vectors.shape[1], vectors.dtype.name, request.k, points, request.transductive)
     nodes = sizes.nodes + points

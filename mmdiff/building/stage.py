@@ -26,6 +26,7 @@ from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.lists import ArrayLists
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
+from mmdiff.kernels.constants import NONE
 from mmdiff.knn import background as bb
 from mmdiff.knn.cells import order as cell_order
 from mmdiff.knn.cells.order import Cells
@@ -114,12 +115,11 @@ class _Stages:
     def background(self) -> Background:
         """Off-line: the cell order and the lists of the background."""
         request, descriptors = self.request, self.roles["background"]
-        vectors = descriptors.array("vectors")
         index = _index(request, descriptors)
         recipe = cell_order.recipe(descriptors, request.k, request.recall if index == "cells" else None, request.seed)
 
         def make_cells(draft: Draft, threads: int) -> Json:
-            return cell_order.make(draft, vectors, threads, self.progress)
+            return cell_order.make(draft, descriptors.array("vectors"), threads, self.progress)
 
         artifact = self._make(cell_order.NAME, recipe, make_cells)
         cells = Cells.of(artifact)
@@ -129,7 +129,8 @@ class _Stages:
             return bb.make(draft, artifact, self._searchers(threads), self.progress)
 
         lists = self._make(bb.NAME, recipe, make_lists)
-        return Background(cells, (lists.array("neighbors"), lists.array("similarities")))
+        nodes = len(cells.order)
+        return Background(cells, (lists.index_array("neighbors", nodes, int(NONE)), lists.array("similarities")))
 
     def _searchers(self, threads: int) -> bb.Searchers:
         """The threads or workers that search the background; several workers share the memory."""
@@ -163,7 +164,7 @@ class _Stages:
             facts = symmetrise(rows, draft, self.request.memory, self.progress, weighting)
             if nodes.background is not None:
                 draft.values("order", nodes.background.cells.order)
-            seeds = len(self.roles["seeds"].array("vectors")) if "seeds" in self.roles else 0
+            seeds = self.roles["seeds"].spec("vectors").shape[0] if "seeds" in self.roles else 0
             return {**facts, "background": nodes.border, "seeds": seeds, "test": nodes.count - nodes.border - seeds}
 
         self._make(GRAPH, recipe, write)

@@ -17,7 +17,8 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.labels.classes import UNLABELLED, Classes, encode
+from mmdiff.kernels.constants import NONE
+from mmdiff.labels.classes import UNLABELLED, Classes, encode, labels_of
 from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.staleness import require_current
 
@@ -61,12 +62,14 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
         inputs["labels"] = fingerprint(path.name, [path])
         seen = {"labels": source_fingerprint([path])}
     elif (collection := _labelled_background(store, artifact)) is not None:
-        table, classes, seen = collection.array("labels"), Classes.of(collection).numbered(), {}
+        classes, seen = Classes.of(collection).numbered(), {}
+        table = labels_of(collection, classes)
         nodes = graph.node_of_row[: len(table)]
         inputs["background"] = input_of(collection)
     else:
         labelled = _labelled_seeds(store, artifact)
-        table, classes, seen = labelled.array("labels"), Classes.of(labelled), {}
+        classes, seen = Classes.of(labelled), {}
+        table = labels_of(labelled, classes)
         nodes = artifact.manifest.facts["background"] + np.arange(len(table))
         inputs["seeds"] = input_of(labelled)
     columns = _chosen(classes, chosen)
@@ -137,7 +140,7 @@ def _neighbors(store: Store, artifact: Artifact, graph: CsrGraph, inputs: Json) 
     if lists.manifest.facts["nodes"] != graph.nodes:
         raise Stale(f"{TEST_LISTS}: made for another graph. Run again: {artifact.run['command']}")
     inputs["test"] = input_of(lists)
-    return lists.array("neighbors")
+    return lists.index_array("neighbors", below=graph.nodes, none=int(NONE))
 
 
 def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:

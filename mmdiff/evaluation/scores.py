@@ -27,7 +27,7 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.inspection.distribution import distribution
-from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.labels.classes import UNLABELLED, Classes, labels_of
 from mmdiff.runtime.staleness import require_current, stale_artifacts
 
 SCHEMA = 1
@@ -187,7 +187,7 @@ def open_truth(store: Store, scores: Scores) -> Truth | None:
         columns = classes.columns_in(scores.classes)
     except BadLabels as error:
         raise BadLabels(f"{TEST}: ", *error.parts) from None
-    return Truth.of(test.array("labels"), classes, columns, _seeded(store, scores))
+    return Truth.of(labels_of(test, classes), classes, columns, _seeded(store, scores))
 
 
 def _seeded(store: Store, scores: Scores) -> NDArray[np.bool_]:
@@ -195,9 +195,10 @@ def _seeded(store: Store, scores: Scores) -> NDArray[np.bool_]:
     if not _made_from_seeds(store, scores.artifact):
         return np.ones(len(scores.classes), bool)
     seeds = store.open_artifact(SEEDS)
-    labels = seeds.array("labels")
-    present = np.bincount(labels[labels != UNLABELLED], minlength=len(Classes.of(seeds))) > 0
-    columns = Classes.of(seeds).columns_in(scores.classes)[present]
+    classes = Classes.of(seeds)
+    labels = labels_of(seeds, classes)
+    present = np.bincount(labels[labels != UNLABELLED], minlength=len(classes)) > 0
+    columns = classes.columns_in(scores.classes)[present]
     return np.isin(np.arange(len(scores.classes)), columns)
 
 

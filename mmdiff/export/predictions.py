@@ -25,7 +25,7 @@ from mmdiff.formats.errors import BadOption, Parameter, Stale
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.labels.classes import UNLABELLED, Classes, labels_of
 from mmdiff.labels.ids import ids_of
 from mmdiff.runtime.progress import Progress
 
@@ -47,7 +47,8 @@ def check_predictions(file: Path, store: Store, background: int) -> None:
 def write_predictions(store: Store, artifact: Artifact, file: Path, progress: Progress) -> Json:
     """Writes the predictions of the background in the user's row order; counts the rows, and those that labels reach."""
     pa, parquet = arrow("writing .parquet")
-    top, scores, classes = artifact.array("top_classes"), artifact.array("top_scores"), Classes.of(artifact)
+    classes = Classes.of(artifact)
+    top, scores = labels_of(artifact, classes, "top_classes"), artifact.array("top_scores")
     ids: Any = ids_of(store.open_artifact(BACKGROUND)) if store.id(BACKGROUND) is not None else range(len(top))
     numbers = np.arange(len(classes)) if classes.numbers is None else classes.numbers
     names = None if classes.names is None else pa.array([*classes.names, None])

@@ -1,7 +1,6 @@
 """Arrays of an artifact as exports read them: block by block, every chunk checked, rows in the user's order.
 
-An exported file has no checksums, so a damaged chunk must be found before its values are written. Opening an artifact checks
-the content of small arrays only; `CheckedArray` checks the rest.
+An exported file has no checksums, so a damaged chunk must be found before its values are written.
 
 Graphs and lists of neighbours are stored in cell order (`models/cells`). Exports write the background rows as they were
 imported, then seeds, then test points; neither graph nor lists are copied to that end.
@@ -16,9 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Corrupt, Parameter, Stale, call
-from mmdiff.formats.storage.crc import crc32c
-from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.errors import Parameter, Stale, call
 from mmdiff.formats.store.store import Artifact
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import COLUMN
@@ -29,63 +26,14 @@ Order = Literal["user", "internal"]
 ORDERS: tuple[Order, ...] = ("user", "internal")
 
 
-class CheckedArray:
-    """A mapped array whose chunks are checked before their rows are returned."""
-
-    def __init__(self, artifact: Artifact, name: str) -> None:
-        self.spec = artifact.spec(name)
-        self._artifact = artifact
-        self._name = name
-        self._values = artifact.array(name)
-        self._chunks_checked = 0
-
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 as a view of the map, after those before them."""
-        while self._chunks_checked * self.spec.rows_per_chunk < min(stop, self.spec.shape[0]):
-            self._check(self._chunks_checked)
-            self._chunks_checked += 1
-        return self._values[start:stop]
-
-    def all(self) -> NDArray[Any]:
-        """The whole array as a view of the map, to be read in any order."""
-        for chunk in range(self.spec.chunks):
-            self._check(chunk)
-        return self._values
-
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        """All rows in blocks of about BLOCK_BYTES at most; the iterations of scores follow each other."""
-        size = rows_per_block(self.spec.row_bytes)
-        for chunk in range(self.spec.chunks):
-            rows = self._check(chunk)
-            for start in range(0, len(rows), size):
-                yield rows[start : start + size]
-
-    def _check(self, chunk: int) -> NDArray[Any]:
-        """Raises Corrupt unless a chunk matches its checksum; returns its rows."""
-        start, stop = self.spec.rows(chunk)
-        plane, first = divmod(start, self.spec.length)
-        values = self._values if len(self.spec.shape) < 3 else self._values[plane]
-        rows: NDArray[Any] = values[first : first + stop - start]
-        padding = bytes(self.spec.chunk_bytes - rows.nbytes)
-        if crc32c(padding, crc32c(rows)) != self._artifact.manifest.arrays[self._name].crcs[chunk]:
-            raise Corrupt(
-                f"{self._artifact.name}, array {self._name}: chunk {self.spec.chunk_file(chunk)} does not match its checksum. "
-                f"{self._artifact.remedy}"
-            )
-        return rows
-
-
-class CheckedStrings:
-    """A column of strings, read front to back."""
-
-    def __init__(self, artifact: Artifact, column: str) -> None:
-        self._offsets = CheckedArray(artifact, f"{column}_offsets")
-        self._utf8 = CheckedArray(artifact, f"{column}_utf8")
-
-    def rows(self, start: int, stop: int) -> Strings:
-        offsets = self._offsets.rows(start, stop + 1)
-        first, last = int(offsets[0]), int(offsets[-1])
-        return Strings(offsets - first, self._utf8.rows(first, last))
+def blocks_of_array(artifact: Artifact, name: str) -> Iterator[NDArray[Any]]:
+    """All rows of an array in blocks of about BLOCK_BYTES at most; the iterations of scores follow each other."""
+    values, spec = artifact[name], artifact.spec(name)
+    size = rows_per_block(spec.row_bytes)
+    for plane in range(spec.planes):
+        for start in range(0, spec.length, size):
+            rows = slice(start, start + size)
+            yield values[plane, rows] if len(spec.shape) == 3 else values[rows]
 
 
 def rows_per_block(row_bytes: int) -> int:
@@ -108,14 +56,12 @@ def blocks_of(selection: Selection, name: str) -> Iterator[NDArray[Any]]:
         return _graph_blocks(checked_graph(selection), name, artifact.spec(name).dtype)
     if selection.order == "user" and kind == "knn":
         return _list_blocks(artifact, name)
-    return CheckedArray(artifact, name).blocks()
+    return blocks_of_array(artifact, name)
 
 
 def checked_graph(selection: Selection) -> CsrGraph:
     """The graph of an artifact, every chunk of it checked. Without `order`, its user rows are the internal ones."""
-    for name in selection.artifact.manifest.arrays:
-        CheckedArray(selection.artifact, name).all()
-    graph = CsrGraph.from_artifact(selection.artifact)
+    graph = CsrGraph.from_artifact(selection.artifact).checked()
     return graph if selection.order == "user" else replace(graph, order=None)
 
 
@@ -159,17 +105,16 @@ def _graph_blocks(graph: CsrGraph, name: str, dtype: str) -> Iterator[NDArray[An
 def _list_blocks(artifact: Artifact, name: str) -> Iterator[NDArray[Any]]:
     """Neighbours or similarities, with rows and neighbours as the user counts them."""
     order = _cell_order(artifact)
-    array = CheckedArray(artifact, name)
     if order is None:
-        yield from array.blocks()
+        yield from blocks_of_array(artifact, name)
         return
-    values = array.all()
+    values = artifact.array(name)
     # The rows of test points are in the user's order already.
     rows_are_nodes = artifact.manifest.parameters.get("lists") != "knn/test"
     node_of_row = np.arange(len(values))
     if rows_are_nodes:
         node_of_row[: len(order)] = np.argsort(order)
-    size = rows_per_block(array.spec.row_bytes)
+    size = rows_per_block(artifact.spec(name).row_bytes)
     for start in range(0, len(values), size):
         block = values[node_of_row[start : start + size]]
         # NONE is above every node, and stays.
@@ -194,5 +139,5 @@ def _cell_order(artifact: Artifact) -> NDArray[np.uint32] | None:
             Parameter("order", "internal"),
             ".",
         )
-    order: NDArray[np.uint32] = CheckedArray(found, "order").all()
+    order: NDArray[np.uint32] = found.index_array("order", below=found.spec("order").shape[0])
     return order if len(order) else None

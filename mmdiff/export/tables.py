@@ -16,12 +16,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.export.reading import CheckedArray, CheckedStrings, Selection, rows_per_block
+from mmdiff.export.reading import Selection, rows_per_block
 from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.extras import load
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact
-from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.labels.classes import UNLABELLED, Classes, labels_of
+from mmdiff.labels.ids import ids_of
 from mmdiff.runtime.progress import Progress
 
 
@@ -64,26 +65,23 @@ class Table:
         self.dtype = np.dtype(artifact.spec(matrix).dtype)
         self.classes = Classes.of(artifact)
         self.string_ids = "ids_offsets" in artifact
-        self._vectors = CheckedArray(artifact, matrix)
-        self._labels = CheckedArray(artifact, "labels") if "labels" in artifact else None
-        self._ids: CheckedStrings | CheckedArray | None = None
-        if "ids" in artifact:
-            self._ids = CheckedArray(artifact, "ids")
-        elif self.string_ids:
-            self._ids = CheckedStrings(artifact, "ids")
+        self._row_bytes = artifact.spec(matrix).row_bytes
+        self._vectors = artifact[matrix]
+        self._labels = labels_of(artifact, self.classes) if "labels" in artifact else None
+        self._ids = ids_of(artifact)
 
     @property
     def labels_per_row(self) -> int:
         """Labels that each row can have; 0 without labels."""
-        return 0 if self._labels is None else int(np.prod(self._labels.spec.shape[1:], dtype=int))
+        return 0 if self._labels is None else int(np.prod(self._labels.shape[1:], dtype=int))
 
     def blocks(self) -> Iterator[Block]:
-        size = rows_per_block(self._vectors.spec.row_bytes)
+        size = rows_per_block(self._row_bytes)
         for start in range(0, self.rows, size):
             stop = min(start + size, self.rows)
-            labels = None if self._labels is None else self._labels.rows(start, stop).reshape(stop - start, -1)
-            ids = np.arange(start, stop) if self._ids is None else self._ids.rows(start, stop)
-            yield Block(ids, labels, self._vectors.rows(start, stop))
+            labels = None if self._labels is None else self._labels[start:stop].reshape(stop - start, -1)
+            ids = self._ids.span(start, stop) if isinstance(self._ids, Strings) else np.asarray(self._ids[start:stop], np.int64)
+            yield Block(ids, labels, self._vectors[start:stop])
 
 
 def write_parquet(selection: Selection, stream: IO[bytes], progress: Progress) -> None:

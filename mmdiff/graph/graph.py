@@ -2,6 +2,9 @@
 
 Nodes are in cell order, which is internal. The user's rows are the background in its imported order, then the seeds, then the
 test points where these are nodes. `node_of_row`, `rows_of` and `user_rows` convert between them; `mmdiff.Graph` does so.
+
+The entries of a stored graph, `indices` and `weights`, are mapped and not read when it is opened: `touch` checks them against
+their checksums before they are first read, and `bad_row` finds rows that a kernel must not follow.
 """
 
 from __future__ import annotations
@@ -15,13 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Corrupt
-from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.formats.errors import Corrupt, Damaged
+from mmdiff.formats.storage.mapping import map_of, touch, touch_all, touch_entries
+from mmdiff.formats.store.store import Artifact, Checks, Store
 from mmdiff.kernels.constants import COLUMN
+from mmdiff.kernels.jit import kernel
 
 NAME = "graph/W"
 KIND = "graph"
 SCHEMA = 1
+
+# Rows that are checked at a time, by numpy where the graph is opened: the first kernel of a process takes 26 MB.
+_CHECKED_ROWS = 1 << 16
 
 
 class UserRows(NamedTuple):
@@ -48,19 +56,24 @@ class CsrGraph:
     order: NDArray[np.uint32] | None = None
 
     @classmethod
-    def open(cls, store: str | Path) -> CsrGraph:
+    def open(cls, store: str | Path, checks: Checks = "touched") -> CsrGraph:
         """The graph of a store, mapped."""
-        return cls.from_artifact(Store.open(Path(store)).open_artifact(NAME))
+        return cls.from_artifact(Store.open(Path(store)).open_artifact(NAME).checked(checks))
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> CsrGraph:
-        """The graph of an artifact, mapped. Lengths and outer offsets are checked; verifying the store checks the rest."""
-        indptr, indices, scale = (artifact.array(name) for name in ("indptr", "indices", "scale"))
-        weights = artifact.array("weights") if "weights" in artifact else None
-        order = artifact.array("order") if "order" in artifact else None
+        """The graph of an artifact, mapped. Offsets, scale and order are checked now, entries when they are touched."""
+        indptr, scale = artifact.array("indptr"), artifact.array("scale")
+        indices = artifact.mapped("indices")
+        weights = artifact.mapped("weights") if "weights" in artifact else None
         fits = len(indptr) == len(scale) + 1 and (weights is None or len(weights) == len(indices))
-        if not fits or indptr[0] != 0 or indptr[-1] != len(indices):
+        if not fits or indptr[0] != 0 or indptr[-1] != len(indices) or _decreases(indptr):
             raise Corrupt(f"{artifact.name}: its arrays do not fit each other. {artifact.remedy}")
+        order = None
+        if "order" in artifact:
+            order = artifact.array("order")
+            if len(order) > len(scale) or not _is_permutation(order):
+                raise Corrupt(f"{artifact.name}, array order: not a permutation of the background. {artifact.remedy}")
         return cls(indptr, indices, scale, weights, order)
 
     @classmethod
@@ -74,8 +87,45 @@ class CsrGraph:
 
         return symmetric_graph(matrix, "the matrix")[0]
 
+    @property
+    def entries(self) -> list[NDArray[Any]]:
+        """The arrays that have a value for each edge."""
+        return [self.indices] if self.weights is None else [self.indices, self.weights]
+
+    def touch(self, rows: NDArray[Any] | None = None) -> bool:
+        """Checks the chunks of the entries of these rows (all by default) that were not read before.
+
+        Returns whether there were any. Raises Damaged where a chunk does not match its checksum.
+        """
+        fresh = [values for values in self.entries if (flat := map_of(values)) is not None and flat.unchecked]
+        if rows is None or not fresh:
+            return sum(touch(values, 0, len(values)) for values in fresh) > 0
+        first = rows.astype(np.int64)
+        return sum(touch_entries(values, self.indptr[first], self.indptr[first + 1]) for values in fresh) > 0
+
+    def checked(self) -> CsrGraph:
+        """The graph itself, with every chunk and every column checked."""
+        for values in self.entries:
+            touch_all(values)
+        for start in range(0, self.nodes, _CHECKED_ROWS):
+            self.refuse_bad_rows(np.arange(start, min(start + _CHECKED_ROWS, self.nodes)))
+        return self
+
+    def refuse_bad_rows(self, rows: NDArray[np.int64], window: NDArray[np.uint32] | None = None) -> None:
+        """Raises Damaged unless kernels can follow these rows: their entries exist, and their columns are nodes.
+
+        A `window` has the entries of these rows as they were read past the page cache.
+        """
+        indices = self.indices if window is None else window
+        row = bad_row(self.indptr, indices, rows, len(indices), self.nodes)
+        if row >= 0:
+            problem = f"row {row} has entries or columns beyond the {self.nodes:,} nodes and {self.edges:,} edges."
+            flat = map_of(self.indices)
+            raise Damaged(f"the graph: {problem}") if flat is None else flat.damaged(problem)
+
     def in_memory(self) -> CsrGraph:
         """A copy that needs no file."""
+        self.checked()
         weights, order = (None if values is None else np.array(values) for values in (self.weights, self.order))
         return CsrGraph(np.array(self.indptr), np.array(self.indices), np.array(self.scale), weights, order)
 
@@ -83,6 +133,7 @@ class CsrGraph:
         """W as a scipy.sparse.csr_array of float32; with `normalized=False`, W0 + W0^T."""
         from scipy.sparse import csr_array
 
+        self.checked()
         index = np.int32 if self.edges <= np.iinfo(np.int32).max else np.int64
         columns = (self.indices & COLUMN).astype(index)
         shape = (self.nodes, self.nodes)
@@ -91,6 +142,8 @@ class CsrGraph:
     def values(self, start: int, stop: int, normalized: bool) -> NDArray[np.float32]:
         """The entries of rows start..stop-1."""
         first, last = int(self.indptr[start]), int(self.indptr[stop])
+        for values in self.entries:
+            touch(values, first, last)
         if self.weights is None:
             values = ((self.indices[first:last] > COLUMN) + np.uint8(1)).astype(np.float32)
         else:
@@ -125,6 +178,8 @@ class CsrGraph:
             start = stop
 
     def _user_rows(self, nodes: NDArray[np.int64], degrees: NDArray[np.int64], normalized: bool) -> UserRows:
+        self.touch(nodes)
+        self.refuse_bad_rows(nodes)
         row = np.repeat(np.arange(len(nodes)), degrees)
         entry = np.repeat(self.indptr[nodes] - (np.cumsum(degrees) - degrees), degrees) + np.arange(len(row))
         stored = self.indices[entry]
@@ -162,3 +217,41 @@ class CsrGraph:
     def __repr__(self) -> str:
         kind = "value-free" if self.weights is None else f"{self.weights.dtype} weights"
         return f"CsrGraph({self.nodes:,} nodes, {self.edges:,} edges, {kind})"
+
+
+@kernel
+def bad_row(indptr: NDArray[np.int64], indices: NDArray[np.uint32], rows: NDArray[np.int64], edges: int, nodes: int) -> int:
+    """The first of these rows whose entries do not exist or whose columns are no nodes; -1 if all can be followed.
+
+    Every kernel indexes with what it finds here, without a check of its own.
+    """
+    if len(rows) == 0:
+        return -1
+    for row in rows:
+        if row < 0 or row >= nodes or indptr[row] < 0 or indptr[row] > indptr[row + 1] or indptr[row + 1] > edges:
+            return int(row)
+    # Consecutive rows, by far the most frequent case, in one go: the processor compares many columns at a time.
+    if rows[-1] - rows[0] + 1 == len(rows):
+        largest = np.uint32(0)
+        for edge in range(indptr[rows[0]], indptr[rows[-1] + 1]):
+            largest = max(largest, indices[edge] & COLUMN)
+        if largest < nodes:
+            return -1
+    for row in rows:
+        for edge in range(indptr[row], indptr[row + 1]):
+            if indices[edge] & COLUMN >= nodes:
+                return int(row)
+    return -1
+
+
+def _decreases(offsets: NDArray[np.int64]) -> bool:
+    starts = range(0, len(offsets) - 1, _CHECKED_ROWS)
+    return any(np.any(np.diff(offsets[start : start + _CHECKED_ROWS + 1]) < 0) for start in starts)
+
+
+def _is_permutation(order: NDArray[np.uint32]) -> bool:
+    seen = np.zeros(len(order), bool)
+    for start in range(0, len(order), _CHECKED_ROWS):
+        block = order[start : start + _CHECKED_ROWS]
+        seen[block[block < len(order)]] = True
+    return bool(seen.all())

@@ -101,7 +101,7 @@ def what_graph(artifact: Artifact) -> str:
 
 def graph_statistics(artifact: Artifact) -> Json:
     """Degrees, components and locality of a graph."""
-    graph = CsrGraph.from_artifact(artifact)
+    graph = CsrGraph.from_artifact(artifact).checked()
     if graph.nodes == 0:
         return {}
     found = components(graph)

@@ -20,7 +20,7 @@ from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.importing import space as spaces
 from mmdiff.importing.rows import Kept
-from mmdiff.labels.classes import UNLABELLED, Classes, encode
+from mmdiff.labels.classes import UNLABELLED, Classes, encode, labels_of
 from mmdiff.labels.ids import Ids, check, take
 
 _SHOWN = 5
@@ -154,7 +154,7 @@ def notes_on(store: Store, imported: str) -> list[str]:
 def unseen_classes(artifact: Artifact, seeds: Artifact) -> list[str]:
     """The classes among an artifact's labels that no seed has."""
     classes = Classes.of(artifact)
-    used = np.unique(artifact.array("labels"))
+    used = np.unique(labels_of(artifact, classes))
     unknown = np.flatnonzero(classes.columns_in(Classes.of(seeds)) == UNLABELLED)
     return [classes.title(int(index)) for index in np.intersect1d(used, unknown)]
 

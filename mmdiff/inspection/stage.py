@@ -13,7 +13,7 @@ from mmdiff.formats.store.kinds import Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.inspection.distribution import distribution
-from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.labels.classes import UNLABELLED, Classes, labels_of
 from mmdiff.labels.ids import ids_of
 from mmdiff.runtime.staleness import made_from, reasons_stale, sources_gone
 
@@ -60,10 +60,10 @@ def rows(store: Store, name: str, span: str) -> Iterator[Json]:
     artifact = store.open_artifact(name)
     if artifact.manifest.kind != "descriptors":
         raise BadOption(Parameter("rows", span), f": {name} has no rows to show. Artifacts descriptors/... have.")
-    vectors = artifact.array("vectors")
+    vectors = artifact["vectors"]
     ids = ids_of(artifact)
     classes = Classes.of(artifact)
-    labels = artifact.array("labels") if "labels" in artifact else np.full(len(vectors), UNLABELLED)
+    labels = labels_of(artifact, classes) if "labels" in artifact else np.full(len(vectors), UNLABELLED)
     for row in range(*_span(span, len(vectors))):
         own = [classes.title(int(label)) for label in np.atleast_1d(labels[row]) if label != UNLABELLED]
         yield {"row": row, "id": _plain(ids[row]), "labels": own, "values": [round(float(value), 6) for value in vectors[row]]}
@@ -127,7 +127,8 @@ def descriptor_statistics(artifact: Artifact) -> Json:
 
 
 def _label_statistics(artifact: Artifact) -> Json:
-    labels, classes = artifact.array("labels"), Classes.of(artifact)
+    classes = Classes.of(artifact)
+    labels = labels_of(artifact, classes)
     counts = np.bincount(labels[labels != UNLABELLED], minlength=len(classes))
     labelled = int((labels != UNLABELLED).reshape(len(labels), -1).any(axis=1).sum())
     order = np.argsort(-counts, kind="stable")

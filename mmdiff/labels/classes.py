@@ -103,6 +103,11 @@ class Classes:
                 )
 
 
+def labels_of(artifact: Artifact, classes: Classes, array: str = "labels") -> NDArray[np.int32]:
+    """The stored labels of an artifact, each checked to be one of its classes or UNLABELLED."""
+    return artifact.index_array(array, below=len(classes), none=UNLABELLED)
+
+
 def encode(labels: Column, names: Mapping[int, str] | None, numbered: bool, where: str) -> tuple[NDArray[np.int32], Classes]:
     """Labels as indices into a table of their classes, UNLABELLED where there is none; a row may have several.
 

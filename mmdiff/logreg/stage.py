@@ -26,7 +26,7 @@ from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.labels.classes import Classes
+from mmdiff.labels.classes import Classes, labels_of
 from mmdiff.logreg.model import from_safetensors, to_safetensors
 from mmdiff.logreg.training import DEVICES, Device, Model, Options, Samples, choose_device, load_torch, train
 from mmdiff.runtime.find_or_make import Made, input_of, make
@@ -173,7 +173,7 @@ class _Training:
 
     def fill(self, draft: Draft) -> Json:
         classes, descriptors = Classes.of(self.seeds), raw_descriptors(self.seeds)
-        samples, options = Samples.of(self.seeds.array("labels")), self.options
+        samples, options = Samples.of(labels_of(self.seeds, classes)), self.options
         facts: Json = {"classes": len(classes), "width": descriptors.shape[1], "samples": len(samples)}
         facts["classes_without_seeds"] = len(classes) - len(np.unique(samples.classes))
         if self.tuned:

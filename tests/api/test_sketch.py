@@ -76,7 +76,7 @@ def test_the_sketch_on_disk_agrees_with_memory_and_commands(blobs: Arrays, tmp_p
     graph = mmdiff.knn_graph(X, k=10, recall=0.95)
     for mine, stored in ((graph, store.graph), (graph, mmdiff.Graph.open("faces"))):
         assert (mine.to_scipy() != stored.to_scipy()).nnz == 0
-    neighbors = store.graph.internal.rows_of(store["knn/test"]["neighbors"])
+    neighbors = store.graph.internal.rows_of(np.asarray(store["knn/test"]["neighbors"]))
     in_memory = mmdiff.diffuse(graph, y, neighbors=neighbors, iterations=5)
     np.testing.assert_array_equal(in_memory.scores, scores.scores)
     rows = store.diffuse(iterations=5, predict_nodes=True, name="rows")

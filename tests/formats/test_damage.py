@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Corrupt, Missing
-from mmdiff.formats.store import store as stores
+from mmdiff.formats.errors import Corrupt, Damaged, Missing
 from mmdiff.formats.store.manifest import object_id
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.formats.store.verify import verify, verify_frame
@@ -95,17 +94,18 @@ def test_every_file_of_every_artifact_is_covered(shared: Store) -> None:
     assert problems(shared) == []
 
 
-def test_damage_within_a_large_array_is_found_by_verify_and_its_numbers_are_otherwise_right(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_beside_a_damaged_chunk_are_right_and_its_own_are_refused(store: Store) -> None:
     artifact = store.open_artifact(SEEDS)
     expected = np.array(artifact.array("vectors"))
     flip(artifact.folder / "vectors" / "c.1.0", 4, 3)
-    with pytest.raises(Corrupt):
+    border = artifact.spec("vectors").rows_per_chunk
+    with pytest.raises(Damaged):
         artifact.array("vectors")
-    monkeypatch.setattr(stores, "CHECKED_ON_OPEN", 1000)
-    differing = np.argwhere(artifact.array("vectors") != expected)
-    assert differing.tolist() == [[artifact.spec("vectors").rows_per_chunk, 1]]
+    np.testing.assert_array_equal(artifact["vectors"][:border], expected[:border])
+    with pytest.raises(Damaged, match=r"seeds, array vectors: chunk c\.1\.0 does not match its checksum. Run again"):
+        artifact["vectors"][border - 1 : border + 1]
+    differing = np.argwhere(artifact.checked("none").array("vectors") != expected)
+    assert differing.tolist() == [[border, 1]]
     found_at(store, "vectors", "c.1.0")
 
 
@@ -190,14 +190,13 @@ def test_damaged_chunk_is_refused_on_open_and_named_by_verify(store: Store, dama
 
 
 @pytest.mark.parametrize("damage", [d for d in DAMAGES if d is not punched])
-def test_what_fstat_and_the_checksum_bytes_show_is_refused_for_large_arrays_too(
-    store: Store, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+def test_what_fstat_and_the_checksum_bytes_show_is_refused_before_anything_is_read(
+    store: Store, damage: Callable[[Path], None]
 ) -> None:
-    monkeypatch.setattr(stores, "CHECKED_ON_OPEN", 0)
     artifact = store.open_artifact(SEEDS)
     damage(artifact.folder / "vectors" / "c.1.0")
     with pytest.raises(Corrupt, match=r"c\.1\.0"):
-        artifact.array("vectors")
+        artifact.mapped("vectors")
 
 
 def test_two_chunks_that_changed_places_are_found(store: Store) -> None:

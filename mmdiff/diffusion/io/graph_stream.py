@@ -2,6 +2,9 @@
 
 A graph that fits in memory is read through its map and stays in the page cache. A larger one would evict its own beginning
 before the next iteration reads it again, so it is read past the cache (`formats/storage/windows.py`).
+
+No kernel sees what has not been checked: a chunk is compared with its checksum when a block first touches it, and the offsets
+and columns of every block are checked to lie within the graph, in every pass.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.io.prefetch import announce_rows, pages_of
 from mmdiff.formats.storage.direct import page_aligned
-from mmdiff.formats.storage.mapping import announce, is_mapped, release, request
+from mmdiff.formats.storage.mapping import announce, is_mapped, release, request, touch
 from mmdiff.formats.storage.windows import Windows, windows_on
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.floats import for_kernels
@@ -101,7 +104,7 @@ class Stream:
     def __enter__(self) -> Self:
         self._stack = ExitStack()
         if self.past_cache:
-            windows = [windows_on(values) for values in _entries(self.graph)]
+            windows = [windows_on(values) for values in self.graph.entries]
             self._windows = [self._stack.enter_context(found) for found in windows if found is not None]
             if len(self._windows) < len(windows):
                 self._windows = []
@@ -132,7 +135,10 @@ class Stream:
             first, stop = blocks[place]
             chosen = np.arange(first, stop) if rows is None else rows[first:stop].astype(np.int64)
             window = None if coming is None else coming.result()
-            result = work(Block(chosen, first, self.graph if window is None else window.graph))
+            graph = self.graph if window is None else window.graph
+            self._touch(rows, first, stop)
+            self.graph.refuse_bad_rows(chosen, graph.indices)
+            result = work(Block(chosen, first, graph))
             if window is not None:
                 self._buffers.append(window.buffers)
             elif self._mapped and self.let_go:
@@ -140,7 +146,7 @@ class Stream:
             return result, self._edges(rows, first, stop)
 
         units = self._read(rows, blocks) if past_cache else self._mapped_ahead(rows, blocks)
-        entry = sum(values.itemsize for values in _entries(self.graph))
+        entry = sum(values.itemsize for values in self.graph.entries)
         for result, edges in self.map(run, units):
             self.bytes += edges * entry
             self.advance(edges)
@@ -173,6 +179,8 @@ class Stream:
                 self._reader.submit(self._pages, rows, *blocks[announced], announce)
                 announced += 1
             if self._mapped and place + _REQUESTED_AHEAD < len(blocks):
+                # Checked ahead, too: the thread that computes would wait for it.
+                self._reader.submit(self._touch, rows, *blocks[place + _REQUESTED_AHEAD])
                 self._reader.submit(self._pages, rows, *blocks[place + _REQUESTED_AHEAD], request)
             yield place, None
 
@@ -207,23 +215,33 @@ class Stream:
         low, high = (first, stop) if rows is None else (int(rows[first]), int(rows[stop - 1]) + 1)
         return int(self.graph.indptr[low]), int(self.graph.indptr[high])
 
+    def _touch(self, rows: NDArray[Any] | None, first: int, stop: int) -> bool:
+        """Checks the chunks of requested rows first..stop-1 that were not read before; returns whether there were any."""
+        if rows is not None:
+            return self.graph.touch(rows[first:stop])
+        span = self._span(rows, first, stop)
+        return sum(touch(values, *span) for values in self.graph.entries) > 0
+
     def _pages(self, rows: NDArray[Any] | None, first: int, stop: int, advise: Advise) -> None:
         """Advises on the entries of requested rows first..stop-1. Pages of scattered rows are only announced, one by one."""
         start, end = self._span(rows, first, stop)
-        for values in _entries(self.graph):
+        for values in self.graph.entries:
             if rows is None or stop - first >= _MOST * pages_of(values, start, end):
                 advise(values, start, end)
             elif advise is announce:
                 announce_rows(values, self.graph.indptr, rows[first:stop])
 
     def _window(self, rows: NDArray[Any] | None, first: int, stop: int) -> _Window | None:
-        """Reads the entries of requested rows first..stop-1 and those between; None where they exceed a window."""
+        """Reads the entries of requested rows first..stop-1 and those between; None where the map has to do."""
+        if self._touch(rows, first, stop):
+            # The check has just read all of it through the map.
+            return None
         start, end = self._span(rows, first, stop)
         try:
             # The buffers that were returned last, since they are still in the processor's cache.
             buffers = self._buffers.pop()
         except IndexError:
-            buffers = [page_aligned((_WINDOW_EDGES * values.itemsize,), "uint8") for values in _entries(self.graph)]
+            buffers = [page_aligned((_WINDOW_EDGES * values.itemsize,), "uint8") for values in self.graph.entries]
         read = (windows.read(start, end, buffer) for windows, buffer in zip(self._windows, buffers, strict=True))
         found = [values for values in read if values is not None]
         if len(found) < len(buffers):
@@ -236,13 +254,9 @@ class Stream:
 
 def window_bytes(graph: CsrGraph) -> int:
     """The most memory that windows take when the graph is read past the cache."""
-    return (_READ_AHEAD + 2 * cores() + 1) * _WINDOW_EDGES * sum(values.itemsize for values in _entries(graph))
+    return (_READ_AHEAD + 2 * cores() + 1) * _WINDOW_EDGES * sum(values.itemsize for values in graph.entries)
 
 
 def stored_bytes(graph: CsrGraph) -> int:
     """Bytes of all entries, as they are stored."""
-    return sum(values.nbytes for values in _entries(graph))
-
-
-def _entries(graph: CsrGraph) -> list[NDArray[Any]]:
-    return [graph.indices] if graph.weights is None else [graph.indices, graph.weights]
+    return sum(values.nbytes for values in graph.entries)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.errors import Damaged
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact
@@ -46,9 +47,16 @@ class Cells:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Cells:
-        arrays = {name: artifact.array(name) for name in artifact.manifest.arrays}
-        forest = Forest.of(arrays["cell_of"], arrays["members"], arrays["offsets"], len(arrays["order"]))
-        return cls(arrays["vectors"], arrays["order"], arrays["centroids"], forest)
+        """The cells of an artifact, with all that kernels index with checked."""
+        vectors, offsets = artifact.array("vectors"), artifact.array("offsets")
+        rows, entries = len(vectors), artifact.spec("members").shape[0]
+        if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != entries or np.any(offsets[1:] < offsets[:-1]):
+            raise Damaged(f"{artifact.name}, array offsets: the cells do not follow each other. {artifact.remedy}")
+        order, members = (artifact.index_array(name, below=rows) for name in ("order", "members"))
+        cell_of = artifact.index_array("cell_of", below=len(offsets) - 1)
+        if len(order) != rows or len(cell_of) != entries or entries % max(1, rows):
+            raise Damaged(f"{artifact.name}: its arrays do not fit each other. {artifact.remedy}")
+        return cls(vectors, order, artifact.array("centroids"), Forest.of(cell_of, members, offsets, rows))
 
 
 def recipe(background: Artifact, k: int, recall: float | None, seed: int) -> Recipe:
