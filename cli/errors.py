@@ -1,19 +1,19 @@
 """Errors as the user sees them: a sentence on stderr and an exit code, never a traceback for a mistake of the user's.
 
-0 done, 1 the store is damaged or the disk is full, 2 the user's file or option, 130 interrupted.
+0 done, 1 the store is damaged or the disk is full, memory or threads are refused, 2 the user's file or option, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from mmdiff.cli import show
 from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of
 
 INTERRUPTED = 130
@@ -34,7 +34,10 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         words = [*ctx._protected_args, *ctx.args]
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                show.finish_output()
         except MmdiffError as error:
             fail(error.spelled(spell), error.exit_code)
         except UsageError as error:
@@ -43,8 +46,17 @@ class Commands(TyperGroup):
             fail("interrupted. What is finished is kept: the same command continues from there.", INTERRUPTED)
         except BrokenPipeError:
             # The reader of our output has seen enough, as in `mmdiff inspect | head`.
-            sys.stderr.close()
+            show.discard_output()
             raise typer.Exit(0) from None
+        except show.OutputError as error:
+            show.discard_output()
+            fail(f"the output cannot be written ({error}). Write it to another place.", 1)
+        except MemoryError:
+            fail("the machine, or a limit on this process, grants no more memory. Free some, or allow less: --memory 1G", 1)
+        except RuntimeError as error:
+            if "start new thread" not in str(error):
+                raise
+            fail("the system starts no more threads for this process. Raise its limits (ulimit -a), or use fewer threads.", 1)
         except OSError as error:
             if error.filename is None:
                 raise
