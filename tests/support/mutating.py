@@ -180,7 +180,11 @@ class Mutator:
             if how == "swap":
                 other.write_bytes(given.content)
                 touched.append(other)
-        return Mutation(DAMAGE, how, self.artifact_of(path), str(path.relative_to(self.root)), tuple(touched))
+        # Records of runs are no part of what an artifact is: one of another artifact is as good as any.
+        record = how in ("swap", "copy") and path.parent.name == other.parent.name == "run"
+        return Mutation(
+            OTHER if record else DAMAGE, how, self.artifact_of(path), str(path.relative_to(self.root)), tuple(touched)
+        )
 
     def _damage_folder(self, draw: np.random.Generator) -> Mutation:
         folder, other = _pick(draw, self.folders), _pick(draw, self.folders)
