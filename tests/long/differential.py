@@ -129,17 +129,20 @@ def some_problem(draw: np.random.Generator) -> Problem:
     return Problem(graph, labels.astype(np.int32), neighbors, classes, some_options(draw, classes))
 
 
+def pick(draw: np.random.Generator, *values: Any) -> Any:
+    return values[int(draw.integers(len(values)))]
+
+
 def some_options(draw: np.random.Generator, classes: int) -> dict[str, Any]:
     eta = str(draw.choice(ETAS))
     takes_prior = eta in ("prior", "sinkhorn")
-    priors: list[Any] = [None, "uniform", "seeds", draw.random(classes) + 0.1]
-    prior = priors[int(draw.integers(4))] if takes_prior else None
+    prior = pick(draw, None, "uniform", "seeds", draw.random(classes) + 0.1) if takes_prior else None
     return {
         "eta": eta,
         "prior": prior,
-        "prior_power": draw.choice([None, 0.5, 2.0]) if prior is not None else None,
-        "gamma": draw.choice([None, None, 0.5, 1.3, 2.0]),
-        "alpha": draw.choice([None, None, 0.1, 0.8, 1.0]),
+        "prior_power": pick(draw, None, 0.5, 2.0) if prior is not None else None,
+        "gamma": pick(draw, None, None, 0.5, 1.3, 2.0),
+        "alpha": pick(draw, None, None, 0.1, 0.8, 1.0),
         "reset_seeds": bool(draw.random() < 0.3),
         "normalize_graph": str(draw.choice(["row", "symmetric"])),
         "dtype": str(draw.choice(["float32", "float32", "float32", "bfloat16"])),

@@ -178,10 +178,10 @@ def check_large(folder: Path, nodes: int, limit: int, say: Callable[[str], None]
 
     def product(node: int, L: Callable[[int], NDArray[np.float64]]) -> NDArray[np.float64]:
         total = sum(rows[node].values())
-        return np.sum([weight / total * L(column) for column, weight in rows[node].items()], axis=0)
+        return np.asarray(np.sum([weight / total * L(column) for column, weight in rows[node].items()], axis=0))
 
     def Y(node: int) -> NDArray[np.float64]:
-        return np.equal(label_of(np.array([node]))[0], np.arange(CLASSES)).astype(np.float64)
+        return np.asarray(np.arange(CLASSES) == label_of(np.array([node]))[0], np.float64)
 
     first = {node: product(node, Y) for node in rows}
     second = np.stack([product(int(node), first.__getitem__) for node in sampled])
@@ -206,9 +206,9 @@ def run(scale: float, seed: int) -> dict[str, int | float | str]:
     failures = []
     count = max(20, round(CASES * scale))
     for case in range(count):
-        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as quick:
             try:
-                check_lowered(np.random.default_rng([seed, case]), Path(folder))
+                check_lowered(np.random.default_rng([seed, case]), Path(quick))
             except Exception as error:
                 failures.append(f"case {case}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
     say(f"{count} graphs with lowered limits, {len(failures)} failures")

@@ -282,7 +282,7 @@ def _make_weighted(path: Path) -> Made:
     store.add(x, dims=8, dtype="float16", ids=np.arange(300) * 3, labels=labels, keep_raw=True)
     x, y = _rows(draw, 60)
     store.add(x, role="test", ids=np.arange(60) + 5000, labels=y, keep_raw=True, dtype="float16")
-    weights = {"edge_weights": "gaussian", "sigma": 0.5, "transductive": True}
+    weights: dict[str, Any] = {"edge_weights": "gaussian", "sigma": 0.5, "transductive": True}
     store.build_graph(k=4, **weights)
     store.diffuse(iterations=3, predict_nodes=True)
     return Made("5003", weights)
