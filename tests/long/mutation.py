@@ -175,7 +175,10 @@ def campaign(world: World, cases: int, first: int = 0, progress: bool = True) ->
                 if isinstance(message, int):
                     last = message
                 else:
-                    findings.append(Finding(**message))
+                    finding = Finding(**message)
+                    if progress and finding.kind not in {known.kind for known in findings}:
+                        sys.stderr.write(f"mutation: {finding.kind}\n    {finding.details}\n")
+                    findings.append(finding)
                 if progress and time.monotonic() - told > 60:
                     told = time.monotonic()
                     sys.stderr.write(f"mutation: {last - first:,} of {cases:,}, {len(findings)} findings\n")
