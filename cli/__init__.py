@@ -73,4 +73,5 @@ def options(
 
 def main() -> None:
     """The console script `mmdiff`."""
+    show.open_closed_streams()
     app()

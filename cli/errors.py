@@ -1,20 +1,20 @@
 """Errors as the user sees them: a sentence on stderr and an exit code, never a traceback for a mistake of the user's.
 
-0 done, 1 the store is damaged or the disk is full, fails or refuses to write, 2 the user's file or option, 130 interrupted.
+0 done, 1 the store is damaged, the disk is full or fails, or memory or threads are refused, 2 the user's file or option,
+130 interrupted.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from mmdiff.cli.show import survive_any_encoding
+from mmdiff.cli import show
 from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of, shortened
 from mmdiff.text import printable
 
@@ -36,13 +36,16 @@ class Commands(TyperGroup):
     """All commands, with one way to fail."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        survive_any_encoding()
+        show.survive_any_encoding()
         return super().main(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         words = [*ctx._protected_args, *ctx.args]
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                show.finish_output()
         except MmdiffError as error:
             fail(error.spelled(spell), error.exit_code)
         except UsageError as error:
@@ -51,8 +54,17 @@ class Commands(TyperGroup):
             fail("interrupted. What is finished is kept: the same command continues from there.", INTERRUPTED)
         except BrokenPipeError:
             # The reader of our output has seen enough, as in `mmdiff inspect | head`.
-            sys.stderr.close()
+            show.discard_output()
             raise typer.Exit(0) from None
+        except show.OutputError as error:
+            show.discard_output()
+            fail(f"the output cannot be written ({error}). Write it to another place.", 1)
+        except MemoryError:
+            fail("the machine, or a limit on this process, grants no more memory. Free some, or allow less: --memory 1G", 1)
+        except RuntimeError as error:
+            if "start new thread" not in str(error):
+                raise
+            fail("the system starts no more threads for this process. Raise its limits (ulimit -a), or use fewer threads.", 1)
         except OSError as error:
             if error.filename is None:
                 reason = error.strerror or str(error) or type(error).__name__

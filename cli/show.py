@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import typer
 
@@ -34,9 +35,50 @@ def survive_any_encoding() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def open_closed_streams() -> None:
+    """Opens the null device for standard streams that are closed, so that no file of a store takes their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+class OutputError(Exception):
+    """Stdout cannot be written, for example because its disk is full."""
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    """Tells errors of stdout from those of other files. A reader that has seen enough stays a BrokenPipeError."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror) from None
+
+
+def finish_output() -> None:
+    """Writes what is left, so that errors are found now and not when the interpreter ends."""
+    with _output():
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Sends the rest of stdout to the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
 def result(text: str) -> None:
     """A line of the result, on stdout."""
-    typer.echo(text)
+    with _output():
+        typer.echo(text)
 
 
 def note(text: str) -> None:
@@ -46,7 +88,7 @@ def note(text: str) -> None:
 
 def as_json(document: Any) -> None:
     unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=not unicode))
+    result(json.dumps(document, indent=2, ensure_ascii=not unicode))
 
 
 def table(
@@ -66,7 +108,8 @@ def table(
     total, widest = sum(widths) + _PADDING * len(columns), widths.index(max(widths))
     console = _console(total)
     if console.width < total and console.width < total - widths[widest] + _NARROWEST:
-        _blocks(console, columns, cells)
+        with _output():
+            _blocks(console, columns, cells)
         return
     made = Table(box=None, show_header=header, header_style="dim", padding=(0, _PADDING, 0, 0))
     for number, column in enumerate(columns):
@@ -74,7 +117,8 @@ def table(
         made.add_column(column, overflow="fold", justify=justify, no_wrap=number != widest)
     for row in cells:
         made.add_row(*row)
-    console.print(made)
+    with _output():
+        console.print(made)
 
 
 def styled(text: str, style: str) -> Text:
@@ -104,9 +148,15 @@ def _console(width: int) -> Console:
     """The terminal, or COLUMNS, at its width; elsewhere as wide as the table."""
     from rich.console import Console
 
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
-        return Console(highlight=False)
-    return Console(width=width, highlight=False)
+    fixed = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else width
+    console = Console(width=fixed, highlight=False)
+    # By itself it exits with code 1 when the reader has seen enough.
+    console.on_broken_pipe = _broken_pipe  # type: ignore[method-assign]
+    return console
+
+
+def _broken_pipe() -> NoReturn:
+    raise BrokenPipeError
 
 
 def age(moment: str) -> str:

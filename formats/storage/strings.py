@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.errors import Corrupt, call
+
 # Strings that are copied at a time: their positions take eight bytes for each byte of text.
 _BLOCK = 1 << 16
 
@@ -32,7 +34,11 @@ class Strings:
     def __getitem__(self, i: int) -> str:
         if not 0 <= i < len(self):
             raise IndexError(i)
-        return self.utf8[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()
+        text = self.utf8[self.offsets[i] : self.offsets[i + 1]].tobytes()
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            raise Corrupt(f"string {i} is not UTF-8 ({text[:40]!r}). Find the damage with ", call("verify"), ".") from None
 
     def __iter__(self) -> Iterator[str]:
         return (self[i] for i in range(len(self)))

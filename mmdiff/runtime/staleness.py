@@ -110,9 +110,13 @@ class _Search:
         return self
 
     def cause(self, name: str) -> StaleArtifact:
-        """The change, furthest back, that makes an artifact stale."""
+        """The change, furthest back, that makes an artifact stale. Exchanged names can lead in a circle."""
+        seen = {name}
         found = self.stale[name]
-        return self.cause(found.changed) if found.changed in self.stale else found
+        while found.changed in self.stale and found.changed not in seen:
+            seen.add(found.changed)
+            found = self.stale[found.changed]
+        return found
 
     def commands(self) -> list[str]:
         """One pass for each command that is next: the first one that reads nothing which another is still to make."""

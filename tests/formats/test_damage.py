@@ -410,6 +410,14 @@ def test_offsets_that_go_backwards_are_not_followed(quick_folder: Path) -> None:
         Store.open(quick_folder / "store").open_artifact(SEEDS).strings("ids")
 
 
+def test_strings_that_are_no_utf8_are_refused(quick_folder: Path) -> None:
+    crafted(quick_folder, ids_offsets=np.array([0, 1, 2, 3]), ids_utf8=np.array([97, 255, 98], np.uint8))
+    ids = Store.open(quick_folder / "store").open_artifact(SEEDS).strings("ids")
+    assert ids[2] == "b"
+    with pytest.raises(Corrupt, match="string 1 is not UTF-8"):
+        list(ids)
+
+
 @pytest.mark.parametrize("damage", [truncated, deleted, punched, replaced_by_a_folder])
 @pytest.mark.parametrize("array", ["vectors", "raw"])
 def test_same_import_again_repairs_the_store(store: Store, inputs: Inputs, damage: Callable[[Path], None], array: str) -> None:

@@ -111,3 +111,15 @@ def test_a_changed_file_makes_only_the_artifact_imported_from_it_stale(folder: P
     np.save(folder / "test.npy", values + np.ones(WIDTH, np.float32))
     assert stale_lines() == {"descriptors/test": ["test.npy has changed since"]}
     assert CliRunner().invoke(app, ["evaluate"]).exit_code == 0
+
+
+def test_names_that_lead_in_a_circle_are_stale_and_end(folder: Path) -> None:
+    """A name with the object of another name: what it was made from is made from it."""
+    store = folder / "mmdiff-store"
+    (store / "descriptors" / "background").unlink()
+    (store / "descriptors" / "background").symlink_to((store / "scores" / "diffusion").readlink())
+    opened = Store.open(store)
+    for name in opened.names():
+        if name != "models/pca":
+            assert all("has changed" in reason for reason in reasons_stale(opened, opened.open_artifact(name)))
+    assert reasons_stale(opened, opened.open_artifact("graph/W"))

@@ -1,0 +1,31 @@
+"""Mutated stores give typed errors or identical results: a share of the long campaign `tests/long/mutation.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.long import mutation
+from tests.support.mutating import Mutator, Snapshot
+from tests.support.probes import small_pieces
+from tests.support.stores import Inputs, make_store, tree
+
+CASES = 2000
+
+
+def test_mutated_stores_give_typed_errors_or_identical_results() -> None:
+    assert mutation.run(1, seed=15, cases=CASES) == {"mutations": CASES, "files": 339, "probes": 79, "findings": 0}
+
+
+def test_every_mutation_changes_the_store_and_can_be_taken_back(quick_folder: Path, inputs: Inputs) -> None:
+    store = make_store(quick_folder / "store", inputs)
+    intact = tree(store.path)
+    mutator = Mutator(Snapshot.of(store.path))
+    with small_pieces():
+        for case in range(300):
+            changed = mutator.mutate(np.random.default_rng(case))
+            if changed.how not in ("fifo", "device", "sparse"):
+                assert tree(store.path) != intact, changed
+            mutator.snapshot.restore(changed.touched)
+            assert tree(store.path) == intact, changed

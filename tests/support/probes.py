@@ -1,0 +1,288 @@
+"""Stores with every kind of artifact, and probes: the calls that read them, each with what it gives as two digests.
+
+`numbers` are computed values (scores, products, files of arrays); `text` is everything else that is shown, without times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import mmdiff
+from mmdiff.formats.store.store import Artifact
+from mmdiff.graph import symmetrise
+from tests.support.small_experiments import DIFFUSION, LOGREG, run, small_config
+from tests.support.stores import chunks_of
+
+CHUNK = 4096
+CLASSES = 6
+
+# Values that depend on the machine, the time or the path.
+_VOLATILE = ("seconds", "memory", "disk", "free", "age", "finished", "started", "file", "bytes_per_second", "rate", "speed")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a probe gave: digests of computed numbers and of everything else."""
+
+    numbers: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A store to probe, and a folder for files that are written."""
+
+    path: Path
+    out: Path
+
+    @property
+    def store(self) -> Any:
+        return mmdiff.open(self.path, memory="2G")
+
+
+Call = Callable[[Scene], Found]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A call that reads artifacts. `computes` says that its numbers follow from content that must be checked first.
+
+    `passes` is an artifact whose arrays it passes through as they are.
+    """
+
+    name: str
+    call: Call
+    reads: tuple[str, ...]
+    weight: float = 1.0
+    computes: bool = False
+    passes: str = ""
+
+    def reads_from(self, artifact: str) -> bool:
+        return not artifact or any(artifact.startswith(name) for name in self.reads)
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    """Chunks of a page, and blocks of few edges."""
+    before: Any = (symmetrise.BLOCK_EDGES,)
+    symmetrise.BLOCK_EDGES = 512
+    try:
+        with chunks_of(CHUNK):
+            yield
+    finally:
+        (symmetrise.BLOCK_EDGES,) = before
+
+
+def digest(*values: Any) -> str:
+    own = hashlib.blake2b(digest_size=8)
+    for value in values:
+        if isinstance(value, np.ndarray):
+            own.update(f"{value.shape} {value.dtype}".encode() + np.ascontiguousarray(value).tobytes())
+        else:
+            own.update(value if isinstance(value, bytes) else repr(value).encode(errors="backslashreplace"))
+    return own.hexdigest()
+
+
+def steady(value: Any) -> Any:
+    """A result without times, sizes of memory and paths."""
+    if isinstance(value, dict):
+        return {key: steady(inner) for key, inner in value.items() if not any(word in key for word in _VOLATILE)}
+    return [steady(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def _text(summary: Any) -> Found:
+    return Found("", digest(json.dumps(steady(dict(summary)), sort_keys=True, default=str)))
+
+
+def _accuracies(at: Scene) -> Found:
+    found = at.store.evaluate()
+    return Found(digest(json.dumps([entry["iterations"] for entry in found["scores"]])), _text(found).text)
+
+
+def _explained(test: str) -> Call:
+    def explain(at: Scene) -> Found:
+        found = at.store.explain(test)
+        return Found(digest(json.dumps(found["paths"], default=str)), _text(found).text)
+
+    return explain
+
+
+def _arrays(artifact: Artifact) -> str:
+    return digest(sorted(artifact), *(np.array(artifact[name]) for name in sorted(artifact)))
+
+
+def _scores(made: Any) -> Found:
+    return Found(_arrays(made._artifact), "")
+
+
+def _diffuse(**options: Any) -> Call:
+    return lambda at: _scores(at.store.diffuse(iterations=3, **options))
+
+
+def _graph(**options: Any) -> Call:
+    def build(at: Scene) -> Found:
+        store = at.store
+        store.build_graph(**options)
+        return Found(_arrays(store["graph/W"]), "")
+
+    return build
+
+
+def _add(at: Scene) -> Found:
+    store = at.store
+    rows = np.random.default_rng(4).normal(size=(30, 12))
+    store.add(rows.astype(np.float32), role="test")
+    return Found(_arrays(store["descriptors/test"]), "")
+
+
+def _product(at: Scene) -> Found:
+    graph = mmdiff.Graph.open(at.path)
+    columns = np.random.default_rng(3).random((len(graph), 3)).astype(np.float32)
+    return Found(digest(graph @ columns), "")
+
+
+def _matrix(at: Scene) -> Found:
+    matrix = mmdiff.Graph.open(at.path).to_scipy()
+    return Found(digest(matrix.indptr, matrix.indices, matrix.data), "")
+
+
+def _inspect(name: str) -> Call:
+    return lambda at: _text(at.store.inspect(name))
+
+
+def _all_arrays(name: str) -> Call:
+    return lambda at: Found(_arrays(at.store[name]), "")
+
+
+def _export(name: str, suffix: str) -> Call:
+    def export(at: Scene) -> Found:
+        file = at.out / f"file{suffix}"
+        file.unlink(missing_ok=True)
+        at.store.export(name, file)
+        if suffix == ".npz":
+            with np.load(file) as members:
+                return Found(digest(*(np.array(members[key]) for key in sorted(members))), "")
+        return Found(digest(file.read_bytes()), "")
+
+    return export
+
+
+def _report(at: Scene) -> Found:
+    return _text(at.store.report(at.out / "report.html"))
+
+
+def _plan(command: str, **options: Any) -> Call:
+    def plan(at: Scene) -> Found:
+        found = steady(dict(at.store.plan(command, **options)))
+        return Found("", digest(sorted(str(item) for item in found.items() if isinstance(item[1], (int, str)))))
+
+    return plan
+
+
+def _verify(at: Scene) -> Found:
+    found = at.store.verify()
+    return Found("", "ok" if found["ok"] else "problems")
+
+
+VERIFY = Probe("verify", _verify, ("",), 2)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A store that was made: the id of a test point, and the options of its graph."""
+
+    test: str
+    graph: dict[str, Any]
+
+
+def probes_of(path: Path, made: Made) -> list[Probe]:
+    """All probes of a store."""
+    store = mmdiff.open(path)
+    diffusion, graph = ("graph", "knn/test", "descriptors"), ("models/cells", "knn", "graph", "descriptors")
+    explained = (*diffusion, "scores/diffusion")
+    found = [
+        Probe("diffuse", _diffuse(name="probe"), diffusion, 1, True),
+        Probe("diffuse sinkhorn", _diffuse(name="probe", eta="sinkhorn", predict_nodes=True), diffusion, 1, True),
+        Probe("diffuse plain", _diffuse(name="probe", plain=True, gamma=1.5, normalize_graph="symmetric"), diffusion, 1, True),
+        Probe("diffuse alpha", _diffuse(name="probe", alpha=0.8, reset_seeds=True, cols_per_batch=2), diffusion, 1, True),
+        Probe("diffuse again", _diffuse(predict_nodes=True), explained),
+        Probe("logreg", lambda at: _scores(at.store.logreg(iterations=20, seed=1)), ("descriptors",), 1, True),
+        Probe(
+            "fuse",
+            lambda at: _scores(at.store.fuse(weight=0.2, name="probe")),
+            ("scores/logreg", "scores/diffusion", "descriptors/seeds", "descriptors/test"),
+            1,
+            True,
+        ),
+        Probe("build-graph again", _graph(k=4, **made.graph), graph, 2, True, "graph/W"),
+        Probe("build-graph anew", _graph(k=3), ("models/cells", "descriptors"), 0.3, True),
+        Probe("import", _add, ("models/pca", "descriptors"), 1),
+        Probe("evaluate", _accuracies, ("scores", "descriptors"), 0.6, True),
+        Probe("explain", _explained(made.test), explained, 1, True),
+        Probe("inspect", lambda at: _text(at.store.inspect()), ("",), 0.3),
+        Probe("plan diffuse", _plan("diffuse", iterations=3), diffusion, 0.7),
+        Probe("plan build_graph", _plan("build_graph", k=4), ("descriptors",), 0.7),
+        Probe("report", _report, ("",), 0.05),
+        Probe("product", _product, ("graph",), 2, True),
+        Probe("to_scipy", _matrix, ("graph",), 1, True),
+    ]
+    for name in store.names():
+        found.append(Probe(f"arrays of {name}", _all_arrays(name), (name,), 1))
+        found.append(Probe(f"inspect {name}", _inspect(name), (name,), 1))
+        for suffix in (".npy", ".npz", ".csv"):
+            found.append(Probe(f"export {name} {suffix}", _export(name, suffix), (name, "descriptors/test"), 0.2))
+    return found
+
+
+def make_stores(folder: Path) -> dict[str, Made]:
+    """Two stores with all kinds of artifacts in many chunks."""
+    with small_pieces():
+        for name in ("cells", "weighted"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        return {"cells": _make_cells(folder / "cells"), "weighted": _make_weighted(folder / "weighted")}
+
+
+def _rows(draw: np.random.Generator, rows: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    centres = np.random.default_rng(5).normal(size=(CLASSES, 12)) * 1.5
+    labels = draw.integers(0, CLASSES, rows)
+    return (centres[labels] + draw.normal(size=(rows, 12))).astype(np.float32), labels
+
+
+def _make_cells(path: Path) -> Made:
+    """String ids, class names, seeds of their own, cell order, value-free edges, all methods, an experiment."""
+    draw, store = np.random.default_rng(1), mmdiff.open(path, create=True, memory="2G")
+    for role, rows in (("background", 500), ("seeds", 40), ("test", 150)):
+        x, y = _rows(draw, rows)
+        labels: Any = {} if role == "background" else {"labels": [f"class {label}" for label in y]}
+        store.add(x, role=role, dims=8, ids=[f"{role[0]}-{row}" for row in range(rows)], **labels)
+    store.build_graph(k=4)
+    store.diffuse(iterations=3, predict_nodes=True)
+    store.logreg(iterations=20)
+    store.fuse()
+    config = small_config(n=[1], draws=1, backgrounds=["none"], methods=[DIFFUSION, LOGREG])
+    run(path.parent, config, store=path.name)
+    return Made("t-3", {})
+
+
+def _make_weighted(path: Path) -> Made:
+    """Integer ids, labels of the background, up to two a row, float16, raw rows, weighted edges, test points as nodes."""
+    draw, store = np.random.default_rng(2), mmdiff.open(path, create=True, memory="2G")
+    x, y = _rows(draw, 300)
+    labels = np.where(draw.random((300, 2)) < 0.1, np.stack([y, (y + 1) % CLASSES], axis=1), -1)
+    store.add(x, dims=8, dtype="float16", ids=np.arange(300) * 3, labels=labels, keep_raw=True)
+    x, y = _rows(draw, 60)
+    store.add(x, role="test", ids=np.arange(60) + 5000, labels=y, keep_raw=True, dtype="float16")
+    weights: dict[str, Any] = {"edge_weights": "gaussian", "sigma": 0.5, "transductive": True}
+    store.build_graph(k=4, **weights)
+    store.diffuse(iterations=3, predict_nodes=True)
+    return Made("5003", weights)
