@@ -22,13 +22,14 @@ SCORES = "scores/diffusion"
 
 
 def score_arrays(**changed: NDArray[Any]) -> Arrays:
-    return {
+    good: Arrays = {
         "scores": np.ones((2, 3, 4), np.float32),
         "column_sums": np.ones((2, 4), np.float32),
         "class_numbers": np.arange(4),
         "top_classes": np.zeros((5, 2), np.int32),
         "top_scores": np.ones((5, 2), np.float32),
-    } | changed
+    }
+    return good | changed
 
 
 SCORE_FACTS: Json = {"tests": 3, "classes": 4, "planes": [0, 1]}
