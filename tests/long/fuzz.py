@@ -37,6 +37,7 @@ def run(scale: float, seed: int) -> dict[str, int | float | str]:
         "accepted": found.accepted,
         "refused": found.cases - found.accepted - len(native),
         "kinds of errors": len(found.kinds) - ("" in found.kinds),
+        "refused for lack of memory": sum(count for kind, count in found.kinds.items() if "more memory than there is" in kind),
         "targets": len(found.by_target),
         "crashes of C libraries": len(native),
         "findings": len(wrong),
