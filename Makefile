@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-scale docs clean
+.PHONY: demo test test-long check bench bench-scale docs clean
 
 demo: $(READY)
 	$(BIN)/python docs/demo.py
 
 test: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal tests
+
+test-long: $(READY)
+	$(BIN)/python -m tests.long
 
 check: $(READY)
 	$(BIN)/ruff check .

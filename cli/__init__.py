@@ -74,5 +74,4 @@ def options(
 def main() -> None:
     """The console script `mmdiff`."""
     show.open_closed_streams()
-    show.survive_any_encoding()
     app()

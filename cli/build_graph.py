@@ -76,6 +76,9 @@ def command(
         transductive=transductive,
         seed=seed,
     )
+    for stage in summary.values():
+        for warning in stage["warnings"]:
+            show.note(f"warning: {warning}")
     if json:
         show.as_json(summary)
         return

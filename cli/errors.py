@@ -1,6 +1,6 @@
 """Errors as the user sees them: a sentence on stderr and an exit code, never a traceback for a mistake of the user's.
 
-0 done, 1 the store is damaged or the disk is full, memory or threads are refused, 2 the user's file or option, 130 interrupted.
+0 done; 1 the store is damaged, or the system refuses disk, memory or threads; 2 the user's file or option; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import typer
 from typer.core import TyperGroup
 
 from mmdiff.cli import show
-from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of
+from mmdiff.errors import Call, MmdiffError, Parameter, Placeholder, one_of, shortened
+from mmdiff.text import printable
 
 INTERRUPTED = 130
 
 # The class of everything that typer finds wrong with a command line.
 UsageError: Any = typer.BadParameter.__base__
+
+_LONG_WORD = re.compile(r"\S{1000,}")
 
 _EXPECTED = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
 
@@ -30,6 +33,10 @@ _ARGUMENTS = ("source", "file", "artifact", "config", "url")
 
 class Commands(TyperGroup):
     """All commands, with one way to fail."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        show.survive_any_encoding()
+        return super().main(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         words = [*ctx._protected_args, *ctx.args]
@@ -59,12 +66,15 @@ class Commands(TyperGroup):
             fail("the system starts no more threads for this process. Raise its limits (ulimit -a), or use fewer threads.", 1)
         except OSError as error:
             if error.filename is None:
-                raise
+                reason = error.strerror or str(error) or type(error).__name__
+                fail(f"the system refuses to read or write a file ({reason}). Check the disk, then run this again.", 1)
             fail(f"{error.filename}: {error.strerror}. Check the path and its permissions.", MmdiffError.exit_code)
 
 
 def fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"mmdiff: {message}", err=True)
+    # A value may be a name or path of thousands of characters.
+    shown = _LONG_WORD.sub(lambda word: f"{word[0][:80]}... ({len(word[0]):,} characters)", message)
+    typer.echo(f"mmdiff: {shown}", err=True)
     raise typer.Exit(code)
 
 
@@ -115,4 +125,4 @@ def spell(part: Parameter | Call) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value) if isinstance(value, Placeholder) else shlex.quote(str(value))
+    return str(value) if isinstance(value, Placeholder) else shortened(value, lambda given: shlex.quote(printable(given)))

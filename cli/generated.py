@@ -58,6 +58,6 @@ def _value(declared: Any, parsed: Any) -> Any:
     """A parsed value as the declaration has it. Text that is a number is one where numbers are valid."""
     if isinstance(parsed, StrEnum):
         return parsed.value
-    if isinstance(parsed, str) and int in get_args(declared.type) and re.fullmatch(r"-?[0-9]+", parsed):
+    if isinstance(parsed, str) and int in get_args(declared.type) and re.fullmatch(r"-?[0-9]{1,20}", parsed):
         return int(parsed)
     return parsed

@@ -17,6 +17,8 @@ MmdiffError
       - Stale                     made from inputs that have changed since
       - Locked                    another run is writing it
       - DiskFull                  not enough disk space
+      - DiskError                 a disk that fails, or refuses to write: read-only, no permission, a limit
+      - BadResult                 a result that verification would call bad; it is not published
       - Unreachable               a remote store that does not answer or refuses access
       - ReadOnly                  an attempt to write to a remote store
   x ClusterError (RuntimeError)   Dask workers that are lost, or cannot do their work
@@ -49,6 +51,19 @@ FOLDER = Placeholder("FOLDER")
 _NO_VALUE = Placeholder("")
 
 
+# Characters of a value that a message shows.
+_MOST_SHOWN = 80
+
+
+def shortened(value: Any, spell: Callable[[Any], str] = repr) -> str:
+    """A value as a message shows it: of a long one only the beginning, and its length."""
+    # Python refuses to print whole numbers of more than 4,300 digits.
+    if isinstance(value, int) and value.bit_length() > 4 * _MOST_SHOWN:
+        return f"(a number of about {int(value.bit_length() * 0.30103) + 1:,} digits)"
+    shown = spell(value)
+    return shown if len(shown) <= 2 * _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}... ({len(shown):,} characters)"
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of the public API in a message, with the value it has or should have; without a value, only its name."""
@@ -61,7 +76,7 @@ class Parameter:
         return self.value is not _NO_VALUE
 
     def __str__(self) -> str:
-        return f"{self.name}={self.value!r}" if self.has_value else self.name
+        return f"{self.name}={shortened(self.value)}" if self.has_value else self.name
 
     def __reduce__(self) -> tuple[type[Parameter], tuple[Any, ...]]:
         """Leaves `_NO_VALUE` out: unpickled, it would be another object and so look like a value."""
@@ -193,6 +208,18 @@ class Locked(StoreError):
 
 class DiskFull(StoreError):
     """Not enough disk space."""
+
+    exit_code = 1
+
+
+class DiskError(StoreError):
+    """A disk that fails, or refuses to write: an I/O error, a read-only file system, no permission, a limit."""
+
+    exit_code = 1
+
+
+class BadResult(StoreError):
+    """A result that verification would call bad. It is not published."""
 
     exit_code = 1
 

@@ -6,6 +6,7 @@ So the numbers equal those of `Store` and of the command line to the last bit.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from mmdiff.formats.storage.seam import temporary_folder
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import CHECKS, Checks
 from mmdiff.graph.graph import CsrGraph
+from mmdiff.graph.lists import MOST_NODES
 from mmdiff.labels.classes import UNLABELLED, Classes, encode
 from mmdiff.results import Evaluation, Scores, class_titles
+from mmdiff.runtime.parameters import whole
 from mmdiff.signatures import with_diffusion_options
 
 
@@ -198,12 +201,15 @@ def knn_graph(
     from mmdiff.store import open_store
 
     values = np.asanyarray(X)
+    k = whole("k", k, 1, MOST_NODES)
     with temporary_folder(4 * values.nbytes + 64 * k * len(values) if values.ndim else 0) as folder:
         store = open_store(folder / "store", create=True, memory=memory, progress=progress)
         store.add(values, dims=dims, normalize=normalize, dtype=dtype)
-        store.build_graph(
+        made = store.build_graph(
             k=k, recall=recall, index=index, device=device, edge_weights=edge_weights, sigma=sigma, lambda_=lambda_, seed=seed
         )
+        for sentence in made["knn/BB"]["warnings"]:
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
         return Graph(store.graph.internal.in_memory())
 
 
@@ -275,7 +281,7 @@ def evaluate(scores: Any, y: Any, *, top: Sequence[int] = (1, 5), classes: Any =
             Parameter("y"),
             f": {len(column):,} labels for scores of shape {values.shape}. Give one label for each row of scores.",
         )
-    known = getattr(values, "classes", None) if classes is None else np.asarray(classes)
+    known = getattr(values, "classes", None) if classes is None else np.atleast_1d(np.asarray(classes))
     labels, found = encode(column, None, numbered=True, where="y")
     columns = _columns(class_titles(_public(column, found)), known, values.shape[1])
     figures = evaluate_scores(np.asarray(values), columns[labels], top)

@@ -11,11 +11,14 @@ no-such-folder: no store here. Create it with mmdiff.open(..., create=True), or 
 from mmdiff.formats.errors import (
     BadLabels,
     BadOption,
+    BadResult,
     BadRow,
     Call,
     ClusterError,
     Corrupt,
     CountMismatch,
+    Damaged,
+    DiskError,
     DiskFull,
     DuplicateIds,
     InputError,
@@ -32,16 +35,20 @@ from mmdiff.formats.errors import (
     UnreadableSource,
     WidthMismatch,
     one_of,
+    shortened,
 )
 
 __all__ = [
     "BadLabels",
     "BadOption",
+    "BadResult",
     "BadRow",
     "Call",
     "ClusterError",
     "Corrupt",
     "CountMismatch",
+    "Damaged",
+    "DiskError",
     "DiskFull",
     "DuplicateIds",
     "InputError",
@@ -58,4 +65,5 @@ __all__ = [
     "UnreadableSource",
     "WidthMismatch",
     "one_of",
+    "shortened",
 ]

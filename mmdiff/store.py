@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmdiff.formats.errors import BadOption, Missing, Parameter, one_of
+from mmdiff.formats.errors import Missing, one_of
 from mmdiff.formats.remote.remote import Remote, is_url
 from mmdiff.formats.store.store import CHECKS, Checks
 from mmdiff.results import Summary
@@ -60,8 +60,6 @@ def open_store(
     if threads is not None:
         from mmdiff.runtime.threads import limit_cores
 
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise BadOption(Parameter("threads", threads), ": at least one thread is needed.")
         limit_cores(threads)
     shown = progress if callable(progress) else silent
     if progress is True:

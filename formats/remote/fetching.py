@@ -14,18 +14,22 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from mmdiff.formats.errors import Corrupt, Missing, Unreachable
+from mmdiff.formats.errors import Corrupt, Locked, Missing, Unreachable
 from mmdiff.formats.progress import Advance, Progress
 from mmdiff.formats.remote.remote import Published, Remote
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
+from mmdiff.formats.storage.disk_errors import explaining
+from mmdiff.formats.store.layouts import require_sound
 from mmdiff.formats.store.manifest import Json, Recipe, parse_run
 from mmdiff.formats.store.publish import ArrayWriter, Publication
-from mmdiff.formats.store.store import Artifact, Store, open_chunk
+from mmdiff.formats.store.store import Artifact, Store, is_name, open_chunk
 
 # Chunks fetched in parallel, and the size of one request; their product is the memory needed.
 PARALLEL_DOWNLOADS = 8
@@ -57,21 +61,45 @@ class _Copy(Recipe):
     copy_of: str = ""
 
 
+@explaining
 def fetch(remote: Remote, names: Sequence[str], path: Path, progress: Progress) -> list[Fetched]:
     """Fetches artifacts into the store at a path; each is published when it is complete. Those already there are skipped."""
-    wanted = [remote.artifact(name) for name in names]
+    wanted = _inputs_first([remote.artifact(name) for name in names])
     store = Store(path)
     absent = {published.name for published in wanted if not _is_local(store, published)}
     total = sum(published.manifest.bytes_on_disk for published in wanted if published.name in absent)
-    fetched = []
+    fetched = {}
     with progress("fetching", total, "bytes") as advance:
         for published in wanted:
-            size = published.manifest.bytes_on_disk
-            if published.name in absent:
-                fetched.append(_fetch(remote, published, path, advance))
-            else:
-                fetched.append(Fetched(published.name, published.id, size, 0, 0.0, None))
-    return fetched
+            name, size = published.name, published.manifest.bytes_on_disk
+            if name in absent:
+                fetched[name] = _fetch(remote, published, path, advance)
+                continue
+            fetched[name] = Fetched(name, published.id, size, 0, 0.0, None)
+            if store.work.is_dir():
+                # A run that was killed after it had named the artifact may have left its work folder.
+                with suppress(Locked), Publication(path, [name], f"mmdiff fetch {remote.url} {name}"):
+                    pass
+    return [fetched[name] for name in names]
+
+
+def _inputs_first(wanted: Sequence[Published]) -> list[Published]:
+    """Orders artifacts so that their inputs come first: an interrupted fetch leaves no object whose input lacks its name."""
+    by_name = {published.name: published for published in wanted}
+    ordered: dict[str, Published] = {}
+    seen: set[str] = set()
+
+    def visit(published: Published) -> None:
+        if published.name not in seen:
+            seen.add(published.name)
+            for entry in published.manifest.inputs.values():
+                if entry.get("artifact") in by_name:
+                    visit(by_name[entry["artifact"]])
+            ordered[published.name] = published
+
+    for published in wanted:
+        visit(published)
+    return list(ordered.values())
 
 
 def with_inputs(remote: Remote, names: Iterable[str]) -> list[str]:
@@ -81,7 +109,7 @@ def with_inputs(remote: Remote, names: Iterable[str]) -> list[str]:
     def visit(name: str) -> None:
         for entry in remote.artifact(name).manifest.inputs.values():
             source = entry.get("artifact")
-            if source is not None and source not in found:
+            if source is not None and is_name(source) and source not in found:
                 published = remote.find(source)
                 if published is not None and published.id == entry["object"]:
                     visit(source)
@@ -151,7 +179,8 @@ def _download(
                 downloads.append(_ChunkDownload(remote, file, writer, chunk, crc, advance))
     _download_all(downloads)
     downloaded = sum(download.writer.spec.file_bytes for download in downloads)
-    return publication.publish(draft, published.manifest.facts, run), downloaded
+    check = partial(require_sound, advice=f"Check the store at {remote.url}, and copy it there again.")
+    return publication.publish(draft, published.manifest.facts, run, check), downloaded
 
 
 def _download_all(downloads: Sequence[_ChunkDownload]) -> None:

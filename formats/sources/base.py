@@ -10,10 +10,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import UnreadableSource
+from mmdiff.formats.errors import BadLabels, UnreadableSource
 from mmdiff.formats.storage.strings import Strings
 
 Rows = NDArray[Any]
+
+# A row is read as a whole. No network makes rows of millions of values.
+MOST_WIDTH = 1 << 24
+
+# Cells of a table with several labels per row: any table may have so many, and else so many for each row and each label.
+_FREE_CELLS = 1 << 24
+_CELLS_PER_LABEL = 16
 
 READABLE_DTYPES = tuple(np.dtype(name) for name in ("float16", "float32", "float64", "uint8", "int8"))
 
@@ -29,9 +36,18 @@ class Column:
     per_row: int = 1
 
     @classmethod
-    def of_lists(cls, values: NDArray[np.int64] | Strings, lengths: NDArray[np.int64]) -> Column:
-        """Lists of the given lengths, one after the other in `values`, padded to the longest."""
+    def of_lists(cls, values: NDArray[np.int64] | Strings, lengths: NDArray[np.int64], name: str) -> Column:
+        """Lists of the given lengths, one after the other in `values`, padded to the longest; `name` is used in messages.
+
+        Refuses lists of which one is so long that nearly all of the table would be padding.
+        """
         per_row = max(1, int(lengths.max()))
+        most = max(_FREE_CELLS, _CELLS_PER_LABEL * (len(lengths) + len(values))) // len(lengths)
+        if per_row > most:
+            raise BadLabels(
+                f"{name}, row {int(lengths.argmax())}: {per_row:,} labels. {len(lengths):,} rows with {len(values):,} labels "
+                f"in all may have at most {most:,} in one row. Keep the most important labels of such rows."
+            )
         filled = np.arange(per_row) < lengths[:, None]
         if isinstance(values, Strings):
             # Empty strings take no bytes, so padding only repeats offsets.
@@ -105,6 +121,10 @@ class Matrix(ABC):
         self._files = files
         if self.rows == 0:
             raise UnreadableSource(f"{name}: holds no rows (shape {shape}). Check how it was made.")
+        if self.width > MOST_WIDTH:
+            raise UnreadableSource(
+                f"{name}: rows of {self.width:,} values, expected at most {MOST_WIDTH:,}. Give one embedding per row."
+            )
         if self.width == 0:
             raise UnreadableSource(f"{name}: holds rows of no values (shape {shape}). Check how it was made.")
 

@@ -5,18 +5,23 @@ Pickles are never loaded.
 
 from __future__ import annotations
 
+import math
+import warnings
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.sources.npy import read_header, read_rows
+from mmdiff.formats.sources.limits import most_bytes, reason
+from mmdiff.formats.sources.npy import MAX_HEADER, READERS, read_header, read_rows
 from mmdiff.formats.sources.rawfile import RawFile
 from mmdiff.formats.sources.vecs import VecsFile
+
+_BLOCK = 1 << 20
 
 ENDINGS = (".ivecs", ".npy")
 
@@ -59,28 +64,68 @@ def read_csr(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tupl
 
     An exported W comes back as W0 + W0^T.
     """
-    RawFile(path)
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            missing = [name for name in _ARRAYS if name not in archive]
-            if missing:
-                raise UnreadableSource(f"{path}: not a sparse matrix: {missing[0]!r} is missing. {_SAVE}")
-            kind, shape, indptr, indices, data = (archive[name] for name in _ARRAYS)
-            scale = archive.get(ROW_SCALE)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError, TypeError) as error:
-        if isinstance(error, UnreadableSource):
-            raise
-        raise UnreadableSource(f"{path}: not an .npz file that can be read ({error}). {_SAVE}") from None
-    name = kind.item().decode() if kind.dtype.kind == "S" and kind.shape == () else str(kind)
+    found = _read_archive(path)
+    kind, shape, indptr, indices, data = (found[name] for name in _ARRAYS)
+    scale = found.get(ROW_SCALE)
+    name = kind.item().decode(errors="replace") if kind.dtype.kind == "S" and kind.shape == () else str(kind)
     if name != "csr":
-        raise UnreadableSource(f"{path}: a sparse matrix of format {name!r}, expected 'csr'. {_SAVE}")
+        raise UnreadableSource(f"{path}: a sparse matrix of format {name[:20]!r}, expected 'csr'. {_SAVE}")
     if shape.shape != (2,) or any(array.dtype.kind not in "iu" for array in (shape, indptr, indices)):
         raise UnreadableSource(f"{path}: its shape, offsets or columns are not integers. {_SAVE}")
+    if data.dtype.kind not in "biuf":
+        raise UnreadableSource(f"{path}: values of type {data.dtype}, expected numbers. {_SAVE}")
     rows, columns = map(int, shape)
     _refuse_bad_structure(path, rows, columns, indptr, indices, data)
+    indptr = indptr.astype(np.int64, copy=False)
     if scale is not None:
         data = _without_scale(path, data, indptr, scale)
     return data, indices, indptr, (rows, columns)
+
+
+def _read_archive(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a sparse matrix. They are allocated only if the archive has the bytes that they need."""
+    stored = RawFile(path).size
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            missing = [name for name in _ARRAYS if name not in members]
+            if missing:
+                raise UnreadableSource(f"{path}: not a sparse matrix: {missing[0]!r} is missing. {_SAVE}")
+            wanted = [name for name in (*_ARRAYS, ROW_SCALE) if name in members]
+            needed = sum(members[name].file_size for name in wanted)
+            if needed > most_bytes(stored):
+                raise UnreadableSource(
+                    f"{path}: {stored:,} bytes that expand to {needed:,}, which no graph does. It is damaged: write it again."
+                )
+            return {name: _read_member(archive, members[name]) for name in wanted}
+    except UnreadableSource:
+        raise
+    except Exception as error:  # damaged archives raise almost any exception
+        raise UnreadableSource(f"{path}: not an .npz file that can be read ({reason(error)}). {_SAVE}") from None
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        version = npy_format.read_magic(stream)
+        if version not in READERS:
+            raise ValueError(f"{member.filename} has .npy version {version[0]}.{version[1]}")
+        shape, fortran, dtype = READERS[version][1](stream, max_header_size=MAX_HEADER)
+        needed, found = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
+        if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0 or needed != found:
+            raise ValueError(f"{member.filename} promises {shape} {dtype}, {needed:,} bytes, and holds {found:,}")
+        content = np.empty(needed, np.uint8)
+        done = 0
+        while done < needed:
+            block = stream.read(min(_BLOCK, needed - done))
+            if not block:
+                raise EOFError(f"{member.filename} ends after {done:,} of {needed:,} bytes")
+            content[done : done + len(block)] = np.frombuffer(block, np.uint8)
+            done += len(block)
+        # The checksum is compared at the end of the member.
+        stream.read(1)
+    values = content.view(dtype).reshape(shape, order="F" if fortran else "C")
+    return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
 
 def _without_scale(path: Path, data: NDArray[Any], indptr: NDArray[Any], scale: NDArray[Any]) -> NDArray[np.float32]:
@@ -95,7 +140,7 @@ def _refuse_bad_structure(
     path: Path, rows: int, columns: int, indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any]
 ) -> None:
     if not (indptr.ndim == indices.ndim == data.ndim == 1 and len(indices) == len(data)):
-        raise UnreadableSource(f"{path}: {len(indices)} columns for {len(data)} values. It is damaged: write it again.")
+        raise UnreadableSource(f"{path}: {indices.size} columns for {data.size} values. It is damaged: write it again.")
     if rows < 0 or len(indptr) != rows + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
         raise UnreadableSource(f"{path}: offsets that do not fit its {rows} rows. It is damaged: write it again.")
     backwards = indptr[1:] < indptr[:-1]

@@ -67,7 +67,9 @@ def read_header(file: RawFile) -> NpyHeader:
             f"{file.name}: holds Python objects (a pickle), which mmdiff never loads. Save it as a plain float array: "
             "numpy.save(FILE, numpy.asarray(X, dtype='float32'))"
         )
-    if any(size < 0 for size in shape):
+    if not dtype.itemsize:
+        raise UnreadableSource(f"{file.name}: values of no bytes ({dtype}). Check how it was written.")
+    if any(type(size) is not int or size < 0 for size in shape):
         raise UnreadableSource(f"{file.name}: damaged .npy header, shape {shape}. Copy or write it again.")
     promise = f"the header promises {' x '.join(map(str, shape))} {dtype}"
     file.expect_data(data_start, math.prod(shape) * dtype.itemsize, promise)

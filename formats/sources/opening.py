@@ -7,12 +7,13 @@ from pathlib import Path
 
 from mmdiff.formats.errors import BadOption, UnreadableSource
 from mmdiff.formats.sources.base import Source
-from mmdiff.formats.sources.containers import Hdf5Source, ZarrSource, is_zarr
+from mmdiff.formats.sources.hdf5 import Hdf5Source
 from mmdiff.formats.sources.many import ClipSource, Concatenated, is_clip
 from mmdiff.formats.sources.npy import NpySource
 from mmdiff.formats.sources.parquet import ParquetSource, RowGroupCache
 from mmdiff.formats.sources.spec import expand_spec, refuse_inner
 from mmdiff.formats.sources.vecs import BIN_DTYPES, VECS_DTYPES, BinSource, VecsSource
+from mmdiff.formats.sources.zarr_arrays import ZarrSource, is_zarr
 
 PLAIN: dict[str, Callable[[Path], Source]] = {
     ".npy": NpySource,

@@ -17,6 +17,8 @@ import numpy as np
 from mmdiff.formats.errors import BadRow, UnreadableSource, WidthMismatch
 from mmdiff.formats.extras import load
 from mmdiff.formats.sources.base import READABLE_NAMES, Matrix, Rows, is_readable
+from mmdiff.formats.sources.limits import most_bytes, readable
+from mmdiff.formats.sources.parquet_footer import ColumnSize, column_sizes
 from mmdiff.formats.sources.rawfile import RawFile
 from mmdiff.formats.sources.spec import choose
 
@@ -45,15 +47,11 @@ class RowGroupCache:
 @contextmanager
 def open_parquet(file: RawFile, metadata: Any = None) -> Iterator[Any]:
     """Opens a pyarrow ParquetFile; its errors become UnreadableSource."""
-    pyarrow = load("pyarrow", f"reading {file.name}")
     parquet = load("pyarrow.parquet", f"reading {file.name}")
-    try:
-        file.check_unchanged()
-        # pyarrow takes a relative path with a colon for a URI.
-        with parquet.ParquetFile(file.path.absolute(), metadata=metadata) as opened:
-            yield opened
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UnreadableSource(f"{file.name}: not readable as Parquet ({error}). Copy or write it again.") from error
+    file.check_unchanged()
+    # pyarrow takes a relative path with a colon for a URI.
+    with readable(file.name, "Parquet"), parquet.ParquetFile(file.path.absolute(), metadata=metadata) as opened:
+        yield opened
 
 
 def value_dtype(kind: Any) -> np.dtype[Any] | None:
@@ -84,8 +82,10 @@ class ParquetSource(Matrix):
                     f"{name}: a column of {schema.field(self._column).type}, expected lists of numbers. Name another."
                 )
             self._metadata = opened.metadata
-            sizes = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
-            self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+            self._sizes = column_sizes(name, self._file, self._column)
+            self._starts = np.concatenate([[0], np.cumsum([size.rows for size in self._sizes], dtype=np.int64)])
+            for group, size in enumerate(self._sizes):
+                _refuse_large(name, group, size, max(size.values * dtype.itemsize, size.encoded))
             first = next(opened.iter_batches(batch_size=1, columns=[self._column]), None)
             width = 0 if first is None else len(_checked(name, first.column(0), 0, None, dtype)[0])
             super().__init__(name, (self._metadata.num_rows, width), dtype, (path,))
@@ -107,10 +107,11 @@ class ParquetSource(Matrix):
         return self._cache.get((self._file.path, self._column, group), size, lambda: self._decode(group, rows))
 
     def _decode(self, group: int, rows: int) -> Rows:
-        decoded = np.empty((rows, self.width), self.dtype)
         done = 0
         first = int(self._starts[group])
         with open_parquet(self._file, self._metadata) as opened:
+            _refuse_large(self.name, group, self._sizes[group], rows * self.width * self.dtype.itemsize)
+            decoded = np.empty((rows, self.width), self.dtype)
             for batch in opened.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=[self._column]):
                 part = _checked(self.name, batch.column(0), first + done, self.width, self.dtype)
                 decoded[done : done + len(part)] = part
@@ -120,6 +121,14 @@ class ParquetSource(Matrix):
                 f"{self.name}: row group {group} holds {done:,} rows, expected {rows:,}. Copy or write it again."
             )
         return decoded
+
+
+def _refuse_large(name: str, group: int, size: ColumnSize, needed: int) -> None:
+    if needed > most_bytes(size.stored):
+        raise UnreadableSource(
+            f"{name}: row group {group} takes {needed:,} bytes of memory, but has {size.stored:,} in the file. Write it again "
+            "with smaller row groups."
+        )
 
 
 def _choose_column(name: str, schema: Any, inner: str | None) -> str:

@@ -27,14 +27,27 @@ def natural_order(path: str | Path) -> tuple[list[str | int], str]:
 SEPARATOR = "::"
 
 
+def exists(path: str | Path) -> bool:
+    """Whether there is something at a path. One that is too long, or in a folder that cannot be searched, leads nowhere."""
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False
+
+
+def is_file(text: str) -> bool:
+    """Whether a text is the path of a file. A long list of classes exceeds the longest path, which is an OSError."""
+    return exists(text) and Path(text).is_file()
+
+
 def split_spec(spec: str) -> tuple[Path, str | None]:
     """The path, and the array or column inside it. An existing path is taken whole; otherwise the last `::` separates."""
-    if Path(spec).exists():
+    if exists(spec):
         return Path(spec), None
     position = spec.find(SEPARATOR)
     while position >= 0:
         path = spec[:position]
-        if path and Path(path).exists():
+        if path and exists(path):
             return Path(path), spec[position + len(SEPARATOR) :] or None
         position = spec.find(SEPARATOR, position + 1)
     path, separator, inner = spec.rpartition(SEPARATOR)
@@ -44,7 +57,7 @@ def split_spec(spec: str) -> tuple[Path, str | None]:
 def expand_spec(spec: str) -> list[tuple[Path, str | None]]:
     """The files of a spec: the path if it exists, else the matches of the pattern in natural order."""
     path, inner = split_spec(spec)
-    if path.exists():
+    if exists(path):
         return [(path, inner)]
     if not glob.has_magic(str(path)):
         raise UnreadableSource(f"{path}: no such file or folder. Check the path (the current folder is {Path.cwd()}).")

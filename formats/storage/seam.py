@@ -2,6 +2,7 @@
 
 Files are complete and on disk (fsync) before they get their name; folders are synced before anything refers to them; a name is
 replaced by one `rename`. So a killed process, a full disk or a crash never leaves an incomplete file under its final name.
+Every refusal of the system is a `DiskError` or `DiskFull` that names the file and the operation (`disk_errors.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import DiskFull, call
+from mmdiff.formats.errors import DiskError
 from mmdiff.formats.storage.arrays import PAGE_BYTES
 from mmdiff.formats.storage.direct import direct_io, whole_pages
+from mmdiff.formats.storage.disk_errors import explained
 
 Bytes = bytes | NDArray[Any]
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # Attempts to take a lock while other runs remove its folder.
 _ATTEMPTS = 100
@@ -34,18 +34,19 @@ _ATTEMPTS = 100
 
 def make_folder(folder: Path) -> None:
     """Makes a folder and its parents, and syncs each one before the next."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        with _full_disk_explained(folder):
+    with explained(folder, "make the folder"):
+        if not folder.is_dir():
+            make_folder(folder.parent)
             folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
 
 def write_file(path: Path, *pieces: Bytes, cached: bool = True) -> None:
     """Writes a file that gets its name when it is complete. Space is allocated first, so that a full disk is an error here."""
     unfinished = path.with_name(path.name + ".part")
     _write(unfinished, path, pieces, cached)
-    unfinished.rename(path)
+    with explained(path, "give the file its name"):
+        unfinished.rename(path)
 
 
 def write_worker_chunk(path: Path, *pieces: Bytes, cached: bool = True) -> str:
@@ -57,31 +58,44 @@ def write_worker_chunk(path: Path, *pieces: Bytes, cached: bool = True) -> str:
 
 def adopt_worker_chunk(written: str, path: Path) -> bool:
     """Renames the file `written` in the folder of `path` to `path`; False if there is no such file."""
-    try:
-        path.with_name(written).rename(path)
-    except FileNotFoundError:
-        return False
+    with explained(path, "give the file its name"):
+        try:
+            path.with_name(written).rename(path)
+        except FileNotFoundError:
+            return False
     return True
 
 
 def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes], cached: bool = True) -> None:
-    with _full_disk_explained(path):
+    views = [_view(piece) for piece in pieces]
+    with explained(path, "create the file"):
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        with _full_disk_explained(path):
-            views = [
-                piece.reshape(-1).view(np.uint8).data if isinstance(piece, np.ndarray) else memoryview(piece)
-                for piece in pieces
-            ]
-            os.posix_fallocate(descriptor, 0, sum(view.nbytes for view in views))
+    with _closing(path, descriptor):
+        size = sum(view.nbytes for view in views)
+        with explained(path, f"reserve {size:,} bytes for the file"):
+            os.posix_fallocate(descriptor, 0, size)
+        with explained(path, "write the file"):
             for view in views:
                 if not cached:
                     view = view[_write_pages(descriptor, view) :]
                 while view:
                     view = view[os.write(descriptor, view) :]
+        with explained(path, "flush the file to disk"):
             os.fsync(descriptor)
+
+
+def _view(piece: Bytes) -> memoryview:
+    return piece.reshape(-1).view(np.uint8).data if isinstance(piece, np.ndarray) else memoryview(piece)
+
+
+@contextmanager
+def _closing(path: Path, descriptor: int) -> Iterator[None]:
+    """Closes a descriptor at the end. Network file systems report errors of earlier writes here."""
+    try:
+        yield
     finally:
-        os.close(descriptor)
+        with explained(path, "close the file"):
+            os.close(descriptor)
 
 
 def _write_pages(descriptor: int, view: memoryview) -> int:
@@ -101,41 +115,43 @@ class Part:
         """Opens or creates the part; an existing one keeps its bytes."""
         self.path = path
         self.unfinished = path.with_name(path.name + ".part")
-        with _full_disk_explained(path):
+        with explained(path, "create the file"):
             self.descriptor = os.open(self.unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, piece: Bytes, at: int) -> None:
-        view = piece.reshape(-1).view(np.uint8).data if isinstance(piece, np.ndarray) else memoryview(piece)
-        with _full_disk_explained(self.path):
+        view = _view(piece)
+        with explained(self.path, "write the file"):
             while view:
                 count = os.pwrite(self.descriptor, view, at)
                 view, at = view[count:], at + count
 
     def cut(self, size: int) -> None:
         """Truncates the file; an interrupted run may have written further."""
-        os.ftruncate(self.descriptor, size)
+        with explained(self.path, f"set the size of the file to {size:,} bytes"):
+            os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
         """Flushes the file to disk."""
-        with _full_disk_explained(self.path):
+        with explained(self.path, "flush the file to disk"):
             os.fsync(self.descriptor)
 
     def finish(self, size: int) -> None:
         """Truncates the file to `size`, syncs it and gives it its name."""
-        try:
-            os.ftruncate(self.descriptor, size)
+        with _closing(self.path, self.descriptor):
+            self.cut(size)
             self.sync()
-        finally:
-            self.close()
-        self.unfinished.rename(self.path)
+        with explained(self.path, "give the file its name"):
+            self.unfinished.rename(self.path)
 
     def discard(self) -> None:
         self.close()
-        self.unfinished.unlink()
+        with explained(self.path, "remove the unfinished file"):
+            self.unfinished.unlink()
 
     def close(self) -> None:
         """Closes the part; a later run may continue it."""
-        os.close(self.descriptor)
+        with explained(self.path, "close the file"):
+            os.close(self.descriptor)
 
 
 def place_file(path: Path, text: bytes, scratch: Path) -> None:
@@ -143,27 +159,28 @@ def place_file(path: Path, text: bytes, scratch: Path) -> None:
     make_folder(path.parent)
     made = scratch / path.name
     write_file(made, text)
-    made.replace(path)
+    with explained(path, "give the file its name"):
+        made.replace(path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
     """Flushes the entries of a folder to disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with explained(folder, "flush the folder to disk"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with _closing(folder, descriptor):
+            os.fsync(descriptor)
 
 
 def move_folder(source: Path, target: Path) -> bool:
     """Moves a finished folder to its final path; False if that is taken."""
-    try:
-        source.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-        return False
+    with explained(target, f"move {source} there"):
+        try:
+            source.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            return False
     sync_folder(target.parent)
     return True
 
@@ -172,16 +189,20 @@ def point(name: Path, target: str, scratch: Path) -> None:
     """Makes `name` a symlink to `target`, atomically: the new link is made in `scratch`, then renamed."""
     make_folder(name.parent)
     link = scratch / "link"
-    link.unlink(missing_ok=True)
-    with _full_disk_explained(name):
+    with explained(name, "make the link"):
+        link.unlink(missing_ok=True)
         link.symlink_to(target)
         link.replace(name)
     sync_folder(name.parent)
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder that nothing refers to."""
-    shutil.rmtree(folder)
+    """Removes a folder that nothing refers to; of a link in its place, only the link."""
+    with explained(folder, "remove the folder"):
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder)
 
 
 def remove_empty_folder(folder: Path) -> None:
@@ -191,7 +212,8 @@ def remove_empty_folder(folder: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    path.unlink(missing_ok=True)
+    with explained(path, "remove the file"):
+        path.unlink(missing_ok=True)
 
 
 def open_lock(path: Path) -> int | None:
@@ -206,21 +228,24 @@ def lock_folder(folder: Path, exclusive: bool) -> int | None:
 
 def make_exclusive(descriptor: int) -> bool:
     """Turns a shared lock into an exclusive one, if no other process shares it; otherwise the lock may be lost."""
-    return _try_lock(descriptor, fcntl.LOCK_EX)
+    with suppress(OSError):
+        return _try_lock(descriptor, fcntl.LOCK_EX)
+    return False
 
 
 def describe_lock(path: Path, descriptor: int, holder: bytes) -> None:
     """Writes a description of the holder into a lock file, for the message of other processes."""
-    with _full_disk_explained(path):
+    with explained(path, "describe the holder of the lock"):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder, 0)
 
 
 def free_bytes(folder: Path) -> int:
     """Free disk space at a folder, or at its first parent that exists."""
-    while not folder.exists():
-        folder = folder.parent
-    status = os.statvfs(folder)
+    with explained(folder, "find out how much space is free"):
+        while not folder.exists():
+            folder = folder.parent
+        status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
 
@@ -232,18 +257,24 @@ def _lock(path: Path, folder: Path, flags: int, operation: int) -> int | None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             make_folder(folder)
-            with _full_disk_explained(path):
+            with explained(path, "open the lock"):
                 descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:
-            if attempt == _ATTEMPTS:
+        except DiskError as error:
+            if attempt == _ATTEMPTS or not isinstance(error.__cause__, FileNotFoundError):
                 raise
             continue
-        if not _try_lock(descriptor, operation):
+        try:
+            with explained(path, "take the lock"):
+                taken = _try_lock(descriptor, operation)
+                removed = os.fstat(descriptor).st_nlink == 0
+        except BaseException:
             os.close(descriptor)
-            return None
-        if os.fstat(descriptor).st_nlink:
+            raise
+        if taken and not removed:
             return descriptor
         os.close(descriptor)
+        if not taken:
+            return None
     return None
 
 
@@ -256,23 +287,11 @@ def _try_lock(descriptor: int, operation: int) -> bool:
 
 
 @contextmanager
-def _full_disk_explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _DISK_FULL:
-            raise
-        raise DiskFull(
-            f"{path}: the disk is full ({free_bytes(path.parent):,} bytes free). Finished work is kept: make room (",
-            call("gc"),
-            " may help) and run the same command again.",
-        ) from None
-
-
-@contextmanager
 def temporary_folder(size: int) -> Iterator[Path]:
     """A folder that is removed at the end: in shared memory if `size` bytes take little of it, else with temporary files."""
     memory = Path("/dev/shm")
     small = memory.is_dir() and os.access(memory, os.W_OK) and 4 * size < free_bytes(memory)
-    with TemporaryDirectory(prefix="mmdiff-", dir=memory if small else None) as folder:
+    with explained(memory if small else Path(os.environ.get("TMPDIR", "/tmp")), "make a temporary folder"):
+        made = TemporaryDirectory(prefix="mmdiff-", dir=memory if small else None, ignore_cleanup_errors=True)
+    with made as folder:
         yield Path(folder)

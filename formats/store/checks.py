@@ -23,6 +23,15 @@ _BLOCK = 1 << 20
 # Columns of the array `planes` of experiment results: four counts of hits, nonzero entries of L, and all its entries.
 _REPORT_COLUMNS = 6
 
+# Entries of a line of experiment results, and the accuracies in its `mean` and `std`.
+_LINE: dict[str, type] = {
+    **dict.fromkeys(("group", "method", "kind"), str),
+    **dict.fromkeys(("n", "plane", "first_cell"), int),
+    **dict.fromkeys(("variant", "options", "mean", "std"), dict),
+    **{"chosen": bool, "planes": list},
+}
+_ACCURACIES = ("top1", "top5", "novel_top1", "novel_top5")
+
 # Marks a missing neighbour in a list, and the bits of a graph index that are the column.
 _NONE, _COLUMN = 0xFFFFFFFF, 0x7FFFFFFF
 
@@ -32,6 +41,7 @@ _TENSOR_BYTES = {"F32": 4, "I64": 8}
 
 def check_descriptors(artifact: Artifact) -> Iterator[Finding]:
     rows = artifact.spec("vectors").shape[0]
+    yield from _check_facts(artifact, "vectors", rows=rows)
     for name in ("raw", "labels", "ids"):
         if name in artifact and artifact.spec(name).shape[0] != rows:
             yield name, f"{artifact.spec(name).shape[0]} rows for {rows} vectors"
@@ -52,15 +62,20 @@ def _class_count(artifact: Artifact) -> int:
 
 
 def check_pca(artifact: Artifact) -> Iterator[Finding]:
+    facts = artifact.manifest.facts
+    if facts.get("reduces") is not ("components" in artifact):
+        yield "components", f"{'missing' if facts.get('reduces') else 'there'}, where the manifest says otherwise"
     if "components" not in artifact:
         return
     dims, width = artifact.spec("components").shape
+    yield from _check_facts(artifact, "components", dims=dims, width=width)
+    if type(facts.get("explained_variance")) not in (int, float):
+        yield "explained_variance", "the manifest does not say how much of the variance the components explain"
     for name, shape in (("mean", (width,)), ("explained_variance", (dims,))):
         if name not in artifact or artifact.spec(name).shape != shape:
             yield name, f"missing, or not of shape {shape} as the components require"
     for name in artifact.manifest.arrays:
-        if not np.isfinite(artifact.array(name)).all():
-            yield name, "values that are not finite"
+        yield from _check_finite(artifact, name)
 
 
 def check_cells(artifact: Artifact) -> Iterator[Finding]:
@@ -69,24 +84,38 @@ def check_cells(artifact: Artifact) -> Iterator[Finding]:
         if artifact.spec(name).shape[0] != expected:
             yield name, f"{artifact.spec(name).shape[0]} entries; expected {expected}"
             return
+    cells = artifact.spec("offsets").shape[0] - 1
+    yield from _check_facts(artifact, "centroids", cells=artifact.spec("centroids").shape[0])
+    yield from _check_facts(artifact, "members", partitions=entries // max(1, rows))
     yield from _check_offsets("offsets", artifact.array("offsets"), entries)
-    yield from _check_range(artifact, "order", 0, rows)
-    yield from _check_range(artifact, "members", 0, rows)
-    yield from _check_range(artifact, "cell_of", 0, artifact.spec("offsets").shape[0] - 1)
+    yield from _check_permutation("order", artifact.array("order"))
+    members = artifact.array("members")
+    for start in range(0, entries, max(1, rows)):
+        yield from _check_permutation("members", members[start : start + rows])
+    yield from _check_range(artifact, "cell_of", 0, cells)
+    yield from _check_finite(artifact, "centroids")
 
 
 def check_knn(artifact: Artifact) -> Iterator[Finding]:
     shape = artifact.spec("neighbors").shape
     if artifact.spec("similarities").shape != shape:
         yield "similarities", f"of shape {artifact.spec('similarities').shape} for neighbors of shape {shape}"
+        return
     nodes = artifact.manifest.facts.get("nodes")
     if not isinstance(nodes, int):
         yield "neighbors", "the manifest does not say how many nodes there are"
         return
+    similarities = artifact.array("similarities")
     for start, block in _blocks(artifact.array("neighbors")):
-        outside = np.flatnonzero(((block >= nodes) & (block != _NONE)).any(axis=1))
+        none = block == _NONE
+        outside = np.flatnonzero(((block >= nodes) & ~none).any(axis=1))
         if len(outside):
             yield "neighbors", f"row {start + int(outside[0])}: neighbours beyond the {nodes} nodes"
+            return
+        near = similarities[start : start + len(block)]
+        wrong = np.flatnonzero((~np.isfinite(near) & ~(none & (near == -np.inf))).any(axis=1))
+        if len(wrong):
+            yield "similarities", f"row {start + int(wrong[0])}: similarities that are not finite"
             return
 
 
@@ -94,6 +123,8 @@ def check_graph(artifact: Artifact) -> Iterator[Finding]:
     nodes, edges = artifact.spec("scale").shape[0], artifact.spec("indices").shape[0]
     if nodes > _COLUMN:
         yield "scale", f"{nodes} nodes, more than {_COLUMN}"
+    yield from _check_facts(artifact, "indices", nodes=nodes, edges=edges)
+    yield from _check_roles(artifact, nodes)
     if artifact.spec("indptr").shape[0] != nodes + 1:
         yield "indptr", f"{artifact.spec('indptr').shape[0]} offsets for {nodes} nodes"
         return
@@ -103,26 +134,40 @@ def check_graph(artifact: Artifact) -> Iterator[Finding]:
         if name in artifact:
             yield from _check_weights(artifact, name, length)
     if "order" in artifact:
-        order = artifact.array("order")
-        seen = np.zeros(len(order), bool)
-        seen[order[order < len(order)]] = True
-        if not seen.all():
-            yield "order", "not a permutation"
+        yield from _check_permutation("order", artifact.array("order"))
+
+
+def _check_roles(artifact: Artifact, nodes: int) -> Iterator[Finding]:
+    """The nodes are those of the three roles; the order is that of the background."""
+    counts = [artifact.manifest.facts.get(role) for role in ("background", "seeds", "test")]
+    numbers = [count for count in counts if isinstance(count, int)]
+    if len(numbers) == len(counts) and (min(numbers) < 0 or sum(numbers) != nodes):
+        yield "scale", f"{nodes} nodes, where the manifest says {' + '.join(map(str, numbers))}"
+    if "order" in artifact and isinstance(counts[0], int) and artifact.spec("order").shape[0] != counts[0]:
+        yield "order", f"{artifact.spec('order').shape[0]} entries for {counts[0]} rows of the background"
 
 
 def check_scores(artifact: Artifact) -> Iterator[Finding]:
     classes, planes = _class_count(artifact), artifact.manifest.facts.get("planes")
-    if not isinstance(planes, list):
+    if not isinstance(planes, list) or not all(type(plane) is int for plane in planes):
         yield "scores", "the manifest does not say which iterations there are"
         return
     yield from _check_strings(artifact, "class_names", classes)
+    yield from _check_facts(artifact, "class_numbers", classes=classes)
+    iterations, method = (artifact.manifest.parameters.get(name) for name in ("iterations", "method"))
+    if type(iterations) is not int and method == "diffusion":
+        yield "scores", "the manifest does not say how many iterations there are"
+        return
     for name, expected in (
         ("scores", (len(planes), artifact.manifest.facts.get("tests"), classes)),
-        ("column_sums", (artifact.manifest.parameters.get("iterations", 0) + 1, classes)),
+        ("column_sums", ((iterations or 0) + 1, classes)),
         ("top_scores", artifact.spec("top_classes").shape if "top_classes" in artifact else None),
     ):
         if name in artifact and artifact.spec(name).shape != expected:
             yield name, f"of shape {artifact.spec(name).shape}; expected {expected}"
+    for name in ("scores", "column_sums", "top_scores"):
+        if name in artifact:
+            yield from _check_finite(artifact, name)
     if "top_classes" in artifact:
         yield from _check_range(artifact, "top_classes", -1, classes)
 
@@ -130,13 +175,17 @@ def check_scores(artifact: Artifact) -> Iterator[Finding]:
 def check_logreg(artifact: Artifact) -> Iterator[Finding]:
     classes, width = _class_count(artifact), artifact.manifest.facts.get("width")
     yield from _check_strings(artifact, "class_names", classes)
+    yield from _check_facts(artifact, "class_numbers", classes=classes)
     expected = {"weight": ("F32", (classes, width)), "bias": ("F32", (classes,)), "class_numbers": ("I64", (classes,))}
+    data = artifact.array("safetensors").tobytes()
     try:
-        found = tensor_shapes(artifact.array("safetensors").tobytes())
+        found = tensor_shapes(data)
     except UnreadableSource:
         found = {}
     if found != expected:
         yield "safetensors", f"not a file of the tensors {', '.join(expected)} for {classes} classes and {width} values"
+    elif not all(np.isfinite(_floats(data, name)).all() for name in ("weight", "bias")):
+        yield "safetensors", "weights that are not finite"
 
 
 def check_report(artifact: Artifact) -> Iterator[Finding]:
@@ -154,11 +203,54 @@ def check_report(artifact: Artifact) -> Iterator[Finding]:
         yield "planes", "the manifest does not say which lines and draws there are"
         return
     for number, line in enumerate(lines if not wrong else ()):
+        if not _is_line(line):
+            yield "offsets", f"line {number}: not a line of experiment results"
+            return
         first, length = line["first_cell"], len(line["planes"])
         of_line = offsets[first : first + draws + 1]
         if len(of_line) != draws + 1 or (np.diff(of_line) != length).any():
             yield "offsets", f"line {number}: not {draws} cells of {length} planes from cell {first} on"
             return
+
+
+def _is_line(line: Any) -> bool:
+    """Whether a line of experiment results has the entries that readers rely on."""
+    if not isinstance(line, dict) or any(type(line.get(key)) is not kind for key, kind in _LINE.items()):
+        return False
+    lists = [line[what].get(accuracy) for what in ("mean", "std") for accuracy in _ACCURACIES]
+    return (
+        0 <= line["plane"] < len(line["planes"])
+        and line["first_cell"] >= 0
+        and all(isinstance(values, list) and len(values) == len(line["planes"]) for values in lists)
+    )
+
+
+def _check_facts(artifact: Artifact, array: str, **counts: int) -> Iterator[Finding]:
+    """Facts that count the entries of arrays agree with their shapes."""
+    for name, count in counts.items():
+        found = artifact.manifest.facts.get(name)
+        if type(found) is int and found != count:
+            yield array, f"{count} {name}, where the manifest says {found}"
+
+
+def _check_finite(artifact: Artifact, name: str) -> Iterator[Finding]:
+    values = artifact.array(name)
+    # Planes one by one: reshaping all of them would copy a mapped array.
+    for plane, rows in enumerate(values if values.ndim == 3 else [values]):
+        for start, block in _blocks(rows):
+            if not np.isfinite(block).all():
+                row = start + int((~np.isfinite(block)).reshape(len(block), -1).any(axis=1).argmax())
+                yield name, f"{f'plane {plane}, ' if values.ndim == 3 else ''}row {row}: values that are not finite"
+                return
+
+
+def _check_permutation(name: str, values: NDArray[Any]) -> Iterator[Finding]:
+    """Every number below the length occurs once."""
+    seen = np.zeros(len(values), bool)
+    for _, block in _blocks(values):
+        seen[block[block < len(values)]] = True
+    if not seen.all():
+        yield name, "not a permutation"
 
 
 def _check_columns(indptr: NDArray[Any], indices: NDArray[Any]) -> Iterator[Finding]:
@@ -250,8 +342,15 @@ def tensor_shapes(data: bytes) -> dict[str, tuple[str, tuple[int, ...]]]:
         return {
             name: _checked_tensor(entry, len(data) - 8 - length) for name, entry in header.items() if name != "__metadata__"
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableSource("not a safetensors file. Make it again.") from error
+
+
+def _floats(data: bytes, name: str) -> NDArray[np.float32]:
+    """A tensor of a safetensors file whose header was checked."""
+    length = int.from_bytes(data[:8], "little")
+    start, stop = json.loads(data[8 : 8 + length])[name]["data_offsets"]
+    return np.frombuffer(data[8 + length + start : 8 + length + stop], "<f4")
 
 
 def _checked_tensor(entry: dict[str, Any], available: int) -> tuple[str, tuple[int, ...]]:

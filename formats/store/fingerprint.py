@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.store.manifest import Json
 
 _WHOLE_BYTES = 1 << 20
@@ -29,17 +30,25 @@ def fingerprint(name: str, files: Sequence[Path]) -> Json:
     digest = hashlib.blake2b(digest_size=12)
     size = 0
     for file in files:
-        with file.open("rb", buffering=0) as stream:
-            length = os.fstat(stream.fileno()).st_size
-            digest.update(os.fsencode(file.name) + f"\0{length}\0".encode())
-            if length <= _WHOLE_BYTES:
-                digest.update(stream.read())
-            else:
-                for sample in range(_SAMPLES):
-                    offset = sample * (length - _SAMPLE_BYTES) // (_SAMPLES - 1)
-                    digest.update(os.pread(stream.fileno(), _SAMPLE_BYTES, offset))
-            size += length
+        try:
+            size += _update(digest, file)
+        except OSError as error:
+            raise UnreadableSource(f"{file}: cannot be read ({error.strerror}). Check the file and its disk.") from None
     return {"source": name, "bytes": size, "files": len(files), "digest": digest.hexdigest()}
+
+
+def _update(digest: Any, file: Path) -> int:
+    """Adds the name, size and samples of a file to a digest; returns the size."""
+    with file.open("rb", buffering=0) as stream:
+        length = os.fstat(stream.fileno()).st_size
+        digest.update(os.fsencode(file.name) + f"\0{length}\0".encode())
+        if length <= _WHOLE_BYTES:
+            digest.update(stream.read(length))
+        else:
+            for sample in range(_SAMPLES):
+                offset = sample * (length - _SAMPLE_BYTES) // (_SAMPLES - 1)
+                digest.update(os.pread(stream.fileno(), _SAMPLE_BYTES, offset))
+    return length
 
 
 def fingerprint_of_array(name: str, *arrays: NDArray[Any]) -> Json:

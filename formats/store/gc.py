@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmdiff.formats.errors import Locked
+from mmdiff.formats.errors import Corrupt, Locked
 from mmdiff.formats.storage import seam
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import Store
+from mmdiff.formats.store.verify import problems_of_names
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,18 @@ class Garbage:
 
 
 def find_garbage(store: Store) -> list[Garbage]:
-    """The folders that `collect` would remove: those in `work/`, then objects without a name."""
+    """The folders that `collect` would remove: those in `work/`, then objects without a name.
+
+    Raises Corrupt where names are lost: their objects only look like garbage.
+    """
+    store.check_folders()
+    for problem in problems_of_names(store):
+        raise Corrupt(f"{problem.artifact}: {problem.what}. {problem.remedy} Then collect again.")
+    return unnamed(store)
+
+
+def unnamed(store: Store) -> list[Garbage]:
+    """The folders in `work/`, and the objects without a name."""
     named = {store.object_name(name) for name in store.names()}
     left = [_garbage(folder, "left by an interrupted run") for folder in _folders(store.work)]
     return left + [
@@ -34,6 +48,7 @@ def find_garbage(store: Store) -> list[Garbage]:
     ]
 
 
+@explaining
 def collect(store: Store) -> list[Garbage]:
     """Removes all garbage, under an exclusive lock. Readers keep the maps they have."""
     with _exclusive(store):
@@ -62,9 +77,22 @@ def _exclusive(store: Store) -> Iterator[None]:
 
 
 def _garbage(folder: Path, why: str) -> Garbage:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return Garbage(folder, sum(path.stat().st_size for path in files), why)
+    """A folder and the bytes in it. A run that is still at work may remove files, or all of it, at the same time."""
+    total = 0
+    for parent, _, files in os.walk(folder, onerror=_unless_gone):
+        for file in files:
+            with suppress(FileNotFoundError):
+                status = Path(parent, file).lstat()
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return Garbage(folder, total, why)
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _folders(parent: Path) -> list[Path]:
-    return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+    with suppress(FileNotFoundError):
+        return sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
+    return []

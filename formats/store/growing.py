@@ -7,11 +7,11 @@ full, so that nothing is buffered in memory.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +20,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.errors import StoreError
 from mmdiff.formats.storage import arrays, seam
 from mmdiff.formats.storage.arrays import ArraySpec, even_rows_per_chunk, page_unit
 from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c, tail
+from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.store.manifest import Json, encode
 from mmdiff.formats.store.publish import ArrayWriter, Draft
 from mmdiff.formats.store.verify import crc_of_complete_chunk
@@ -128,11 +130,17 @@ class Sealing:
         zeros = np.zeros(_BLOCK_BYTES, np.uint8)
         for start in range(self.size, spec.chunk_bytes, _BLOCK_BYTES):
             crc = crc32c(zeros[: spec.chunk_bytes - start], crc)
-        self.part.cut(self.size)
-        if crc_of_complete_chunk(self.part.path, spec) == crc:
+        try:
+            self.part.cut(self.size)
+            known = crc_of_complete_chunk(self.part.path, spec) == crc
+            if not known:
+                self.part.write(tail(crc), spec.chunk_bytes)
+        except BaseException:
+            self.part.close()
+            raise
+        if known:
             self.part.discard()
         else:
-            self.part.write(tail(crc), spec.chunk_bytes)
             self.part.finish(spec.chunk_bytes + TAIL_BYTES)
         self.array.crcs[self.chunk] = crc
 
@@ -148,6 +156,7 @@ class Growth:
         self._writer, self._sealer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._pieces: deque[Future[list[Future[None]]]] = deque()
         self._sealed: list[Future[None]] = []
+        self._failure: BaseException | None = None
         self.note: Json = self._restore()
 
     def __enter__(self) -> Self:
@@ -174,20 +183,48 @@ class Growth:
         self._settle()
         # In parallel: the disk syncs them together.
         with ThreadPoolExecutor(len(self.arrays)) as pool:
-            list(pool.map(Sealing.finish, [sealing for array in self.arrays.values() for sealing in array.end()]))
+            sealed = [pool.submit(sealing.finish) for array in self.arrays.values() for sealing in array.end()]
+        for future in sealed:
+            future.result()
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """A step of the background threads. After a failed step every later one fails too.
+
+        Pieces behind a piece that was not written would close the gap, and a checkpoint would vouch for the wrong array.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _write(self, array: GrowingArray, values: NDArray[Any]) -> list[Future[None]]:
-        return [self._sealer.submit(sealing.finish) for sealing in array.append(values)]
+        with self._in_order():
+            return [self._sealer.submit(self._finish, sealing) for sealing in array.append(values)]
+
+    def _finish(self, sealing: Sealing) -> None:
+        """Finishes a full chunk. It is whole, even if a later step has failed in the meantime."""
+        try:
+            sealing.finish()
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _mark(self, note: Json) -> list[Future[None]]:
         """Queues a checkpoint at the present length of the arrays; later appends do not affect it."""
+        if self._failure is not None:
+            raise self._failure
         content = {"places": {name: [*astuple(array.place)] for name, array in self.arrays.items()}, "note": note}
         parts = [array.part for array in self.arrays.values() if array.part is not None]
 
         def confirm() -> None:
-            for part in parts:
-                part.sync()
-            seam.write_file(self._checkpoint, encode({**content, "crc32c": crc32c(encode(content))}))
+            with self._in_order():
+                for part in parts:
+                    part.sync()
+                seam.write_file(self._checkpoint, encode({**content, "crc32c": crc32c(encode(content))}))
 
         return [self._sealer.submit(confirm)]
 
@@ -201,10 +238,10 @@ class Growth:
     def _restore(self) -> Json:
         """Continues from the last checkpoint and returns its note; starts again if the checkpoint or its data is damaged."""
         try:
-            found = json.loads(self._checkpoint.read_bytes())
+            found = read_json(self._checkpoint)
             content = {"places": found["places"], "note": found["note"]}
             intact = found["crc32c"] == crc32c(encode(content))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return {}
         note: Json = content["note"]
         if intact and all(array.restore(Place(*content["places"][name])) for name, array in self.arrays.items()):
@@ -220,8 +257,13 @@ def _restore_part(part: seam.Part, size: int, crc: int) -> bool:
         return True
     if _crc_of(part.path, size) != crc:
         return False
-    for start, block in _blocks(part.path, size):
-        part.write(block, start)
+    try:
+        for start, block in _blocks(part.path, size):
+            part.write(block, start)
+    except StoreError:
+        raise
+    except OSError:
+        return False
     return True
 
 
@@ -237,6 +279,9 @@ def _crc_of(file: Path, size: int) -> int | None:
 
 def _blocks(file: Path, size: int) -> Iterator[tuple[int, bytes]]:
     """The first `size` bytes of a file in blocks, each with its position."""
-    with file.open("rb", buffering=0) as stream:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
         for start in range(0, size, _BLOCK_BYTES):
-            yield start, os.pread(stream.fileno(), min(_BLOCK_BYTES, size - start), start)
+            yield start, os.pread(descriptor, min(_BLOCK_BYTES, size - start), start)
+    finally:
+        os.close(descriptor)

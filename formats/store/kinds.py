@@ -1,11 +1,13 @@
 """Kinds of artifacts: what an artifact of a kind holds, how it is checked, what inspect shows and what export writes.
 
-A registry maps (kind, schema version) to a `Kind`; the functions here and in `verify.py` take it as an argument. The kinds of
-mmdiff are declared in `mmdiff/kinds.py`, and specified in `docs/formats.md`.
+A `Layout` is the part of a kind that is on disk: its arrays, facts and checks. The layouts of mmdiff are in `layouts.py`, and
+specified in `docs/formats.md`; publishing checks every artifact against them. A `Kind` adds what is shown and exported. The
+kinds are declared in `mmdiff/kinds.py`, and the functions here and in `verify.py` take that registry as an argument.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -53,55 +55,88 @@ class Exports:
     tables: Mapping[str, TableWriter] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """One kind of artifact in one schema version.
+Types = tuple[type, ...]
+"""The types that an entry of a manifest may have, as JSON is read: True is not a number."""
 
-    `check` yields the problems of an artifact whose arrays follow `arrays`. Inspect shows `title` in one line, and
-    `statistics` in the details.
+NUMBER: Types = (int, float)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One kind of artifact on disk, in one schema version.
+
+    `facts` and `parameters` are the entries that its manifest must have, with their types. `check` yields the problems of an
+    artifact whose arrays follow `arrays`.
     """
 
     name: str
     schema: int
     arrays: Mapping[str, ArrayRule]
     check: Callable[[Artifact], Iterator[Finding]]
+    facts: Mapping[str, Types] = field(default_factory=dict)
+    parameters: Mapping[str, Types] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind(Layout):
+    """A kind of artifact with its presentation. Inspect shows `title` in one line, and `statistics` in the details."""
+
     title: Callable[[Artifact], str]
     statistics: Callable[[Artifact], Json]
     exports: Exports
 
 
+Layouts = Mapping[tuple[str, int], Layout]
 Kinds = Mapping[tuple[str, int], Kind]
 """A registry: kinds by name and schema version."""
 
 
 def kind_of(artifact: Artifact, kinds: Kinds) -> Kind:
     """The kind of an artifact."""
-    kind = _find(artifact, kinds)
+    kind = kinds.get(_key(artifact))
     if kind is None:
         raise Corrupt(f"{artifact.name}: {_unknown(artifact, kinds)}. Use the version of mmdiff that wrote it.")
     return kind
 
 
-def problems_of_content(artifact: Artifact, kinds: Kinds) -> Iterator[Finding]:
+def described_kind(artifact: Artifact, kinds: Kinds) -> Kind:
+    """The kind of an artifact whose manifest has all the facts and parameters of this kind."""
+    kind = kind_of(artifact, kinds)
+    for _, what in _problems_of_manifest(artifact, kind):
+        raise Corrupt(f"{artifact.name}: {what}. {artifact.remedy}")
+    return kind
+
+
+def problems_of_content(artifact: Artifact, kinds: Layouts) -> Iterator[Finding]:
     """Contradictions in the content of an artifact whose files are intact."""
-    kind = _find(artifact, kinds)
+    kind = kinds.get(_key(artifact))
     if kind is None:
         yield "", _unknown(artifact, kinds)
         return
     wrong_arrays = list(_problems_of_arrays(artifact, kind))
-    yield from wrong_arrays or kind.check(artifact)
+    yield from wrong_arrays or itertools.chain(_problems_of_manifest(artifact, kind), kind.check(artifact))
 
 
-def _find(artifact: Artifact, kinds: Kinds) -> Kind | None:
-    return kinds.get((artifact.manifest.kind, artifact.manifest.schema))
+def _key(artifact: Artifact) -> tuple[str, int]:
+    return artifact.manifest.kind, artifact.manifest.schema
 
 
-def _unknown(artifact: Artifact, kinds: Kinds) -> str:
+def _unknown(artifact: Artifact, kinds: Layouts) -> str:
     known = ", ".join(f"{name} {schema}" for name, schema in kinds)
     return f"kind {artifact.manifest.kind}, schema {artifact.manifest.schema}: this mmdiff knows {known}"
 
 
-def _problems_of_arrays(artifact: Artifact, kind: Kind) -> Iterator[Finding]:
+def _problems_of_manifest(artifact: Artifact, kind: Layout) -> Iterator[Finding]:
+    """Facts and parameters that the manifest lacks, or that have another type."""
+    manifest = artifact.manifest
+    for what, required, found in (("fact", kind.facts, manifest.facts), ("parameter", kind.parameters, manifest.parameters)):
+        for name, expected in required.items():
+            if name not in found or type(found[name]) not in expected:
+                types = " or ".join(each.__name__ for each in expected)
+                yield "", f"the manifest lacks the {what} {name!r}, or it is not of type {types}"
+
+
+def _problems_of_arrays(artifact: Artifact, kind: Layout) -> Iterator[Finding]:
     for name, rule in kind.arrays.items():
         if name not in artifact:
             if rule.required:

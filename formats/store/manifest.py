@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, NoReturn
 
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.storage.arrays import ArraySpec
@@ -23,7 +25,30 @@ Json = dict[str, Any]
 
 _ARRAY_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FIELDS = {"kind": str, "schema": int, "parameters": dict, "inputs": dict, "facts": dict, "arrays": dict}
-_OBJECT_NAME = re.compile(r"([a-z]+)-([0-9a-f]{24})(\.\d+)?")
+_KIND = re.compile(r"[a-z]+")
+_DIGEST = re.compile(r"[0-9a-f]{24}")
+_OBJECT_ID = re.compile(rf"{_KIND.pattern}-{_DIGEST.pattern}")
+_OBJECT_NAME = re.compile(rf"{_OBJECT_ID.pattern}(\.\d+)?")
+_INPUT_NAME = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9_-]*")
+_CRC = re.compile(r"[0-9a-f]{8}")
+
+# Entries of the record of a run that are read, where they are there.
+_RUN = {"command": str, "started": str, "seconds": (int, float), "peak_memory": int, "versions": dict, "witness": dict}
+
+
+class Record(Json):
+    """A JSON object of an artifact. Reading an entry that it lacks is Corrupt rather than a KeyError."""
+
+    where = ""
+
+    @classmethod
+    def of(cls, document: Json, where: str) -> Record:
+        record = cls(document)
+        record.where = where
+        return record
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise Corrupt(f"{self.where}: there is no {key!r} in it. Rebuild the artifact.")
 
 
 @dataclass(frozen=True)
@@ -80,8 +105,15 @@ class Manifest:
         document = attributes(text, where).get("mmdiff")
         if not isinstance(document, dict) or {key: type(value) for key, value in document.items()} != _FIELDS:
             raise Corrupt(f"{where}: not a manifest of mmdiff. Rebuild the artifact.")
+        if not _KIND.fullmatch(document["kind"]) or document["schema"] < 1:
+            found = f"kind {document['kind']!r}, schema {document['schema']}"
+            raise Corrupt(f"{where}: {found} is not a kind of artifact. Rebuild the artifact.")
+        for name, entry in document["inputs"].items():
+            if not _is_input(entry):
+                raise Corrupt(f"{where}: the input {name!r} is neither an artifact nor a source. Rebuild the artifact.")
         arrays = {name: _array_entry(name, entry, where) for name, entry in document["arrays"].items()}
-        return cls(**{**document, "arrays": arrays})
+        records = {key: Record.of(document[key], f"{where}, {key}") for key in ("parameters", "facts")}
+        return cls(**{**document, **records, "arrays": arrays})
 
     @property
     def bytes_on_disk(self) -> int:
@@ -121,8 +153,9 @@ def parse_run(text: bytes, where: str) -> Json:
     found = attributes(text, where)
     run = found.get("run")
     with suppress(ValueError):
-        if isinstance(run, dict) and found.get("digest") == _digest(run) and run_json(run) == text:
-            return run
+        if isinstance(run, dict) and found.get("digest") == _digest(run) and run_json(run) == text and _is_run(run):
+            nested = {"witness": Record.of(run["witness"], where)} if "witness" in run else {}
+            return Record.of({**run, **nested}, where)
     raise Corrupt(f"{where}: the record of the run is damaged. Rebuild the artifact.")
 
 
@@ -142,12 +175,45 @@ def encode(document: Json) -> bytes:
 def attributes(text: bytes, where: str) -> Json:
     """The attributes of a zarr group."""
     try:
-        found = json.loads(text)["attributes"]
+        found = json.loads(text, parse_constant=_finite, parse_float=_finite)["attributes"]
     except (ValueError, KeyError, TypeError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise Corrupt(f"{where}: not the metadata of a zarr group. Rebuild the artifact.")
     return found
+
+
+def _finite(text: str) -> float:
+    """A number of a JSON document. NaN and Infinity are not JSON, though Python reads them."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a number of JSON")
+    return number
+
+
+def _is_input(entry: Any) -> bool:
+    """Whether an entry identifies an artifact or a source, as `Recipe` describes."""
+    match entry:
+        case {"artifact": str(name), "object": str(identity), **others}:
+            return not others and bool(_INPUT_NAME.fullmatch(name) and _OBJECT_ID.fullmatch(identity))
+        case {"source": str(), "bytes": int(size), "files": int(files), "digest": str(digest), **others}:
+            return not others and size >= 0 and files >= 0 and _DIGEST.fullmatch(digest) is not None
+    return False
+
+
+def _is_run(run: Json) -> bool:
+    """Whether the entries of a record have the types that readers rely on. Raises ValueError for a time that is none."""
+    if not all(isinstance(run[key], types) for key, types in _RUN.items() if key in run):
+        return False
+    if "started" in run:
+        datetime.fromisoformat(run["started"])
+    sources = run.get("witness", {}).values()
+    return all(isinstance(files, list) and all(_is_source_file(file) for file in files) for files in sources)
+
+
+def _is_source_file(file: Any) -> bool:
+    """Whether this is the path, size and modification time of a file."""
+    return isinstance(file, list) and [type(value) for value in file] == [str, int, int]
 
 
 def _digest(document: Json) -> str:
@@ -158,10 +224,10 @@ def _array_entry(name: str, document: Any, where: str) -> ArrayEntry:
     if not _ARRAY_NAME.fullmatch(name) or name == "run":
         raise Corrupt(f"{where}: {name!r} is not a name for an array. Rebuild the artifact.")
     spec = ArraySpec.from_json(document, f"{where}, array {name}")
-    try:
-        crcs = tuple(int(crc, 16) for crc in document["crc32c"])
-    except (KeyError, TypeError, ValueError):
-        raise Corrupt(f"{where}, array {name}: unreadable checksums. Rebuild the artifact.") from None
-    if len(crcs) != spec.chunks or not all(0 <= crc < 1 << 32 for crc in crcs):
+    found = document.get("crc32c")
+    if not isinstance(found, list) or not all(isinstance(crc, str) and _CRC.fullmatch(crc) for crc in found):
+        raise Corrupt(f"{where}, array {name}: unreadable checksums. Rebuild the artifact.")
+    crcs = tuple(int(crc, 16) for crc in found)
+    if len(crcs) != spec.chunks:
         raise Corrupt(f"{where}, array {name}: {len(crcs)} checksums for {spec.chunks} chunks. Rebuild the artifact.")
     return ArrayEntry(spec, crcs)

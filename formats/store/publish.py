@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +18,25 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import FOLDER, BadOption, Corrupt, Damaged, DiskFull, InputError, Locked, Parameter, Part, call
+from mmdiff.formats.errors import (
+    FOLDER,
+    BadOption,
+    BadResult,
+    Corrupt,
+    Damaged,
+    DiskFull,
+    InputError,
+    Locked,
+    Parameter,
+    Part,
+    call,
+)
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.direct import read_pages
 from mmdiff.formats.storage.mapping import Origin, map_chunks
+from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.checked_files import changed_files, end_run
 from mmdiff.formats.store.manifest import (
@@ -38,7 +51,10 @@ from mmdiff.formats.store.manifest import (
     run_json,
 )
 from mmdiff.formats.store.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name, open_chunk
-from mmdiff.formats.store.verify import crc_of_complete_chunk, problems_of_files
+from mmdiff.formats.store.verify import DraftStore, crc_of_complete_chunk, problems_of_files
+
+Check = Callable[[Artifact], None]
+"""Raises BadResult for a finished draft with bad content."""
 
 # Drafts of versions that did not check every chunk they read (1) are not continued.
 _DRAFT_VERSION = 2
@@ -75,6 +91,9 @@ class ArrayWriter:
         descriptor = self._open(chunk)
         try:
             read_pages(descriptor, out)
+        except (OSError, EOFError) as error:
+            file, reason = self.folder / self.spec.chunk_file(chunk), getattr(error, "strerror", None) or error
+            raise Corrupt(f"{file}: cannot be read ({reason}). Run the same command again.") from None
         finally:
             os.close(descriptor)
 
@@ -136,7 +155,7 @@ class Draft:
         self._object = folder / "object"
         described = {**recipe.to_json(), "draft": _DRAFT_VERSION}
         note = folder / "recipe.json"
-        if _read_json(note) != json.loads(encode(described)):
+        if read_json(note) != json.loads(encode(described)):
             if self.checkpoint.exists():
                 seam.remove_file(self.checkpoint)
             if self._object.exists():
@@ -180,7 +199,7 @@ class Draft:
     @property
     def noted(self) -> Json:
         """The checkpoint of this run, or of the one that it continues."""
-        found = _read_json(self.checkpoint)
+        found = read_json(self.checkpoint)
         return found if isinstance(found, dict) else {}
 
     def save_part(self, part: str, document: Json) -> None:
@@ -189,14 +208,17 @@ class Draft:
 
     def saved_part(self, part: str) -> Json | None:
         """A part saved by this run, or by the one that it continues."""
-        found = _read_json(self._object / f"{part}.json")
+        found = read_json(self._object / f"{part}.json")
         return found if isinstance(found, dict) else None
 
     def adopt(self, scratch: ArrayWriter, name: str) -> None:
         """Makes a temporary array an array of the artifact."""
         folder = self._object / name
         seam.remove_empty_folder(folder)
-        seam.move_folder(scratch.folder, folder)
+        if not seam.move_folder(scratch.folder, folder) and ArrayWriter(folder, scratch.spec).missing:
+            # A power cut has left part of the array of an interrupted run.
+            seam.remove_folder(folder)
+            seam.move_folder(scratch.folder, folder)
         self.writers[name] = ArrayWriter(folder, scratch.spec)
 
     def values(self, name: str, values: NDArray[Any]) -> None:
@@ -219,6 +241,12 @@ class Draft:
         return self.checkpoint.exists() or any(chunks) or any(self._object.glob("*.json"))
 
     def manifest(self, facts: Json) -> Manifest:
+        for name, writer in self.writers.items():
+            for chunk in writer.missing:
+                raise Corrupt(
+                    f"{self.name}, array {name}: chunk {writer.spec.chunk_file(chunk)} cannot be read back, or has changed on "
+                    "the disk since it was written. Check the disk, then run the same command again."
+                )
         arrays = {
             name: ArrayEntry(writer.spec, tuple(writer.crcs[chunk] for chunk in range(writer.spec.chunks)))
             for name, writer in self.writers.items()
@@ -230,8 +258,11 @@ class Draft:
         """The id that the artifact will have. All chunks must be written."""
         return object_id(self.recipe.kind, self.manifest(facts).zarr_json())
 
-    def publish(self, objects: Path, facts: Json, run: Json) -> str:
-        """Moves the finished artifact to the objects, with its manifest written last; returns the name of its folder."""
+    def publish(self, store: Store, facts: Json, run: Json, check: Check) -> str:
+        """Moves the finished artifact to the objects, with its manifest written last; returns the name of its folder.
+
+        It is checked before, where no other run finds it.
+        """
         for path in self._object.iterdir():
             if path.name not in self.writers:
                 seam.remove_folder(path) if path.is_dir() else seam.remove_file(path)
@@ -242,8 +273,9 @@ class Draft:
         seam.sync_folder(self._object / "run")
         seam.write_file(self._object / "zarr.json", self.manifest(facts).zarr_json())
         seam.sync_folder(self._object)
-        seam.make_folder(objects)
-        return next(name for name in object_names(self.id(facts)) if seam.move_folder(self._object, objects / name))
+        check(Artifact(self.name, self.id(facts), self.manifest(facts), DraftStore(store.path, self._object)))
+        seam.make_folder(store.objects)
+        return next(name for name in object_names(self.id(facts)) if seam.move_folder(self._object, store.objects / name))
 
 
 class Publication:
@@ -266,6 +298,8 @@ class Publication:
             )
             for name in self.names:
                 lock = self._work(name) / "lock"
+                if lock.parent.is_symlink():
+                    raise Corrupt(f"{lock.parent}: a link where the draft of {name} should be. Remove it.")
                 self._add_lock(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
                 seam.describe_lock(lock, self._locks[-1], self._holder)
         except BaseException as error:
@@ -283,8 +317,12 @@ class Publication:
                     self._remove_work(name)
             seam.remove_empty_folder(self.store.work)
             self._remove_unused_store()
-            end_run()
+        except OSError:
+            # The first error says more. The next run, or gc, removes what is left.
+            if error is None:
+                raise
         finally:
+            end_run()
             self._release()
 
     def find(self, recipe: Recipe) -> Artifact | None:
@@ -302,11 +340,16 @@ class Publication:
         self._drafts[name] = Draft(self._work(name), name, recipe)
         return self._drafts[name]
 
-    def publish(self, draft: Draft, facts: Json, run: Json) -> Artifact:
-        """Makes a finished draft an object, without a name yet."""
+    def refuse_full_disk(self, name: str, needed: int) -> None:
+        """Refuses work whose forecast does not fit the free disk. Bytes that an interrupted run has written count as there."""
+        held = sum(path.lstat().st_size for path in (self._work(name) / "object").rglob("*") if path.is_file())
+        refuse_full_disk(self.store.path, name, needed - held)
+
+    def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:
+        """Makes a finished draft an object, without a name yet. `check` may refuse it."""
         self._refuse_changed_inputs(draft.recipe)
         self._make_groups(self.store.objects, self._work(draft.name))
-        object_name = draft.publish(self.store.objects, facts, {**run, "witness": draft.recipe.source_fingerprints})
+        object_name = draft.publish(self.store, facts, {**run, "witness": draft.recipe.source_fingerprints}, check)
         self._unnamed[draft.name] = self.store.objects / object_name
         return self.store.open_object(draft.name, object_name)
 
@@ -332,14 +375,14 @@ class Publication:
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
         """Whether the work folder of a name holds a draft that a later run can continue.
 
-        A draft of bad input is removed, since it cannot be continued, and so is one whose input was found damaged: nothing that
-        came of it is kept. A draft that this run did not open is left alone.
+        A draft of bad input or with bad content is removed, since it cannot be continued, and so is one whose input was found
+        damaged: nothing that came of it is kept. A draft that this run did not open is left alone.
         """
         if name in self._done:
             return False
         if name not in self._drafts:
             return (self._work(name) / "object").exists()
-        return error is not None and not isinstance(error, InputError | Damaged) and self._drafts[name].has_chunks
+        return error is not None and not isinstance(error, InputError | BadResult | Damaged) and self._drafts[name].has_chunks
 
     def _work(self, name: str) -> Path:
         return self.store.work / name.replace("/", ".")
@@ -381,6 +424,19 @@ class Publication:
         seam.remove_empty_folder(folder)
 
 
+def refuse_full_disk(path: Path, name: str, needed: int) -> None:
+    """Refuses work that needs more bytes than the disk of the store has free."""
+    free = seam.free_bytes(path)
+    if needed > free:
+        raise DiskFull(
+            f"{name}: about {needed:,} bytes of disk are needed, but the disk of {path} has {free:,} free. Make room (",
+            call("gc"),
+            " may help), or put the store on another disk with ",
+            Parameter("store", FOLDER),
+            ".",
+        )
+
+
 def _refuse_other_folders(path: Path) -> None:
     """Refuses a path that is a file, or a folder with files other than those of a store."""
     if path.exists() and not path.is_dir():
@@ -388,7 +444,7 @@ def _refuse_other_folders(path: Path) -> None:
     # Listed once: another run may be making the store at the same time.
     names = {entry.name for entry in _entries(path)}
     if "zarr.json" in names:
-        Store.open(path)
+        Store.open(path).check_folders()
     elif names - {"work"}:
         raise BadOption(
             f"{path}: a folder with other files in it, not a store. Name a new folder with ", Parameter("store", FOLDER), "."
@@ -396,17 +452,10 @@ def _refuse_other_folders(path: Path) -> None:
 
 
 def _holder_of(lock: Path) -> str:
-    holder = _read_json(lock)
+    holder = read_json(lock)
     if not isinstance(holder, dict):
         return "another run"
     return f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def _entries(folder: Path) -> Iterator[Path]:

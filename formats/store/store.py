@@ -34,6 +34,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
 from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
+from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.checked_files import Identity, identity_of, remember_checked, was_checked
 from mmdiff.formats.store.manifest import (
@@ -62,6 +63,7 @@ CHECKS: tuple[Checks, ...] = ("touched", "all", "none")
 # Rows whose indices are checked at a time.
 _CHECKED_ROWS = 1 << 16
 
+_LONGEST_NAME = 200
 _ARTIFACT_NAME = re.compile(rf"({'|'.join(NAMESPACES)})/[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -199,7 +201,7 @@ class Artifact:
         folder = self.folder / array
         if folder.is_symlink() or not folder.is_dir():
             raise Corrupt(f"{self.name}: the folder of array {array} is missing. {self.remedy}")
-        if read_file(folder / "zarr.json", self.name) != encode(self.spec(array).zarr_json()):
+        if read_file(folder / "zarr.json", self.name, self.store.path) != encode(self.spec(array).zarr_json()):
             raise Corrupt(f"{self.name}, array {array}: zarr.json is not what the manifest says. {self.remedy}")
 
 
@@ -226,7 +228,7 @@ class Store:
                 Parameter("store", FOLDER),
                 ".",
             )
-        check_mark(read_file(marker, str(path)), str(path))
+        check_mark(read_file(marker, str(path), path), str(path))
         return cls(path)
 
     def __str__(self) -> str:
@@ -240,12 +242,18 @@ class Store:
     def work(self) -> Path:
         return self.path / "work"
 
+    def check_folders(self) -> None:
+        """Raises Corrupt if a folder of the store is a link: a run would then write or remove files elsewhere."""
+        for folder in (self.path / name for name in (*NAMESPACES, "objects", "work")):
+            if folder.is_symlink():
+                raise Corrupt(f"{folder}: a link, not a folder. Replace it by the folder that it leads to.")
+
     def names(self) -> list[str]:
         """The names of all artifacts, in the order of the stages."""
         return [
             f"{space}/{entry.name}"
             for space in NAMESPACES
-            if (self.path / space).is_dir()
+            if (self.path / space).is_dir() and not (self.path / space).is_symlink()
             for entry in sorted((self.path / space).iterdir())
             if entry.is_symlink() and is_name(f"{space}/{entry.name}")
         ]
@@ -253,6 +261,8 @@ class Store:
     def object_name(self, name: str) -> str | None:
         """The folder in `objects/` that a name refers to; None if the store does not have the name."""
         link = self.path / check_name(name, self.names)
+        if link.parent.is_symlink():
+            raise Corrupt(f"{name}: {link.parent} is a link, not a folder. Replace it by the folder that it leads to.")
         if not link.is_symlink():
             return None
         target = link.readlink()
@@ -277,7 +287,7 @@ class Store:
         folder = self.objects / object_name
         if folder.is_symlink() or not folder.is_dir():
             raise Corrupt(f"{name}: its object folder objects/{object_name} is missing. Rebuild the artifact.")
-        text = read_file(folder / "zarr.json", name)
+        text = read_file(folder / "zarr.json", name, self.path)
         manifest = Manifest.parse(text, f"{name} (zarr.json)")
         if object_id(manifest.kind, text) != id_of(object_name):
             raise Corrupt(f"{name}: the manifest zarr.json was changed after it was published. Rebuild the artifact.")
@@ -292,7 +302,7 @@ class Store:
 
     def run_text(self, name: str, object_name: str) -> bytes:
         """The bytes of the record of the run that made an artifact."""
-        return read_file(self.objects / object_name / "run" / "zarr.json", name)
+        return read_file(self.objects / object_name / "run" / "zarr.json", name, self.path)
 
     def remedy(self, artifact: Artifact) -> str:
         """The command that makes an artifact again, if its record can be read."""
@@ -313,7 +323,8 @@ def check_mark(text: bytes, where: str) -> None:
 
 
 def is_name(name: str) -> bool:
-    return _ARTIFACT_NAME.fullmatch(name) is not None
+    # File systems take names of 255 bytes, and names of work folders are longer than those of artifacts.
+    return len(name) <= _LONGEST_NAME and _ARTIFACT_NAME.fullmatch(name) is not None
 
 
 def check_name(name: str, known: Callable[[], Iterable[str]] = tuple) -> str:
@@ -367,8 +378,9 @@ def check_content(descriptor: int, spec: ArraySpec, chunk: int, crc: int, advanc
         raise Corrupt(f"chunk {spec.chunk_file(chunk)} does not match its checksum.")
 
 
-def read_file(path: Path, where: str) -> bytes:
+def read_file(path: Path, where: str, root: Path) -> bytes:
+    """The bytes of a metadata file of the store at `root`; links are not followed."""
     try:
-        return path.read_bytes()
+        return read_inside(root, path)
     except OSError as error:
         raise Corrupt(f"{where}: cannot read {path} ({error.strerror}). Rebuild the artifact.") from None

@@ -7,6 +7,7 @@ array and the checksum of each chunk. So flipped bits, exchanged chunks, missing
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,8 +18,10 @@ from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c_of_file, tail
+from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.store.checked_files import identity_of, remember_checked
 from mmdiff.formats.store.kinds import Kinds, problems_of_content
+from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import (
     NAMESPACE_JSON,
     NAMESPACES,
@@ -29,6 +32,9 @@ from mmdiff.formats.store.store import (
     is_name,
     open_chunk,
 )
+
+_FOLDER, _LINK = "a folder", "a link"
+_ELSEWHERE = "Move it elsewhere."
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,16 @@ class Problem:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class DraftStore(Store):
+    """A store in which a finished draft is opened like an artifact, to be checked before it is published."""
+
+    draft: Path
+
+    def folder(self, name: str, object_name: str) -> Path:  # noqa: ARG002
+        return self.draft
 
 
 def bytes_to_read(store: Store, names: Iterable[str]) -> int:
@@ -69,25 +85,51 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
         if not damaged:
             # Every byte has been checked just now.
             for array, what in problems_of_content(artifact.checked("none"), kinds):
-                yield Problem(name, array, None, what, artifact.remedy)
+                yield Problem(name, array or None, None, what, artifact.remedy)
 
 
 def verify_frame(store: Store) -> Iterator[Problem]:
-    """Checks the metadata of the store and of its folders, and finds files that do not belong there."""
-    for folder, text in (
-        (store.path, STORE_JSON),
-        *((store.path / space, NAMESPACE_JSON) for space in (*NAMESPACES, "objects")),
-    ):
-        # An interrupted run may leave an empty folder.
-        used = folder.is_dir() and any(entry.name != "work" for entry in folder.iterdir())
-        if used and (not (folder / "zarr.json").is_file() or (folder / "zarr.json").read_bytes() != text):
-            remedy = f"Write this into it: {text.decode()}"
-            yield Problem(_relative(store, folder), None, None, "zarr.json is missing or was changed", remedy)
-    for space in NAMESPACES:
-        for path in sorted((store.path / space).glob("*")):
-            named = path.is_symlink() and is_name(_relative(store, path))
-            if not named and path.name != "zarr.json":
-                yield Problem(_relative(store, path), None, None, "not an artifact of mmdiff", "Move it elsewhere.")
+    """Checks the folders of the store and their metadata, finds files that do not belong there, and names that are lost."""
+    if _is_used(store.path):
+        yield from _problems_of_group(store, store.path, STORE_JSON)
+    for name in (*NAMESPACES, "objects", "work"):
+        folder = store.path / name
+        found = _entry(folder)
+        if found not in (_FOLDER, None):
+            remedy = "Replace it by the folder that it leads to." if found == _LINK else _ELSEWHERE
+            yield Problem(name, None, None, f"{found}, not a folder", remedy)
+        elif found:
+            yield from _problems_of_folder(store, folder)
+    yield from problems_of_names(store)
+    known = {"zarr.json", *NAMESPACES, "objects", "work", "lost+found"}
+    for path in _entries(store.path):
+        if path.name not in known and not _holds_names(path):
+            yield Problem(path.name, None, None, "not a part of the store", _ELSEWHERE)
+
+
+def problems_of_names(store: Store) -> Iterator[Problem]:
+    """Names that are lost: their folder has another name, or they are gone although artifacts made from them are here.
+
+    A name is never removed by a run. So a name is lost if the store has its object and an artifact that was made from it, but
+    not the name. Names that nothing was made from leave no such trace.
+    """
+    for path in _entries(store.path):
+        if path.name not in (*NAMESPACES, "objects", "work") and _holds_names(path):
+            remedy = f"Give the folder its name back, one of {', '.join(NAMESPACES)}, or move it elsewhere."
+            yield Problem(path.name, None, None, "a folder of names that a store does not have", remedy)
+    reported = set()
+    for name in store.names():
+        with suppress(Corrupt):
+            for entry in store.open_artifact(name).manifest.inputs.values():
+                lost, identity = entry.get("artifact"), entry.get("object")
+                if lost is None or lost in reported or not is_name(lost) or os.path.lexists(store.path / lost):
+                    continue
+                for folder in sorted(store.objects.glob(f"{identity}*")):
+                    reported.add(lost)
+                    what = f"the name is missing, and {name} was made from its object {folder.name}"
+                    remedy = f"Make the link again: ln -s ../objects/{folder.name} {store.path / lost}"
+                    yield Problem(lost, None, None, what, f"{remedy}, or remove the names of what was made from it.")
+                    break
 
 
 def problems_of_files(artifact: Artifact, advance: Advance = lambda _: None) -> Iterator[Problem]:
@@ -155,6 +197,61 @@ def _surplus(artifact: Artifact, folder: Path, expected: set[str], array: str | 
         others = f" and {len(surplus) - 1} more" if len(surplus) > 1 else ""
         what = f"{surplus[0]}{others} should not be here"
         yield Problem(artifact.name, array, None, what, f"Move {'them' if others else 'it'} out of {folder}")
+
+
+def _problems_of_folder(store: Store, folder: Path) -> Iterator[Problem]:
+    """Problems of a namespace, of `objects/` or of `work/`."""
+    expected, what = {store.work: (_FOLDER, "a draft"), store.objects: (_FOLDER, "an object")}.get(
+        folder, (_LINK, "an artifact")
+    )
+    # An interrupted run may leave an empty folder.
+    if folder != store.work and _is_used(folder):
+        yield from _problems_of_group(store, folder, NAMESPACE_JSON)
+    for path in _entries(folder):
+        relative = _relative(store, path)
+        named = folder == store.work or (is_object_name(path.name) if folder == store.objects else is_name(relative))
+        if path.name != "zarr.json" and not (named and _entry(path) in (expected, None)):
+            yield Problem(relative, None, None, f"not {what} of mmdiff", _ELSEWHERE)
+
+
+def _problems_of_group(store: Store, folder: Path, text: bytes) -> Iterator[Problem]:
+    try:
+        intact = read_inside(store.path, folder / "zarr.json") == text
+    except OSError:
+        intact = False
+    if not intact:
+        remedy = f"Write this into it: {text.decode()}"
+        yield Problem(_relative(store, folder), None, None, "zarr.json is missing or was changed", remedy)
+
+
+def _is_used(folder: Path) -> bool:
+    return any(path.name != "work" for path in _entries(folder))
+
+
+def _holds_names(folder: Path) -> bool:
+    """Whether a folder holds links to objects."""
+    if _entry(folder) != _FOLDER:
+        return False
+    targets = (path.readlink() for path in _entries(folder) if path.is_symlink())
+    return any(target.parent == Path("../objects") and is_object_name(target.name) for target in targets)
+
+
+def _entry(path: Path) -> str | None:
+    """The type of a directory entry; None if there is no such entry (any more)."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    return _FOLDER if stat.S_ISDIR(mode) else _LINK if stat.S_ISLNK(mode) else "a file"
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Corrupt(f"{folder}: cannot be listed ({error.strerror}). Check its permissions and the disk.") from None
 
 
 def _relative(store: Store, path: Path) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.building.memory_model import (
+    GRAPH,
     USUAL_PARTITIONS,
     Sizes,
     disk_for_background,
@@ -18,11 +19,13 @@ from mmdiff.building.memory_model import (
     for_cells,
     for_graph,
     for_points,
+    peak_disk,
 )
-from mmdiff.building.stage import FLAT, ROLES, Request
+from mmdiff.building.stage import FLAT, ROLES, Request, check_options, stage_disk
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, call
 from mmdiff.formats.storage.seam import free_bytes
 from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.publish import refuse_full_disk
 from mmdiff.formats.store.store import Store
 from mmdiff.knn.cells import partition
 from mmdiff.knn.search.flat import search_flat
@@ -60,6 +63,7 @@ class GraphPlan:
 
 def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     """Estimates a build from scratch over all imported rows."""
+    check_options(request)
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     if not roles.keys() & {"background", "seeds"}:
@@ -71,6 +75,7 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     points = rows.get("seeds", 0) + (rows.get("test", 0) if request.transductive else 0)
     sizes = Sizes(rows.get("background", 0), vectors.shape[1], vectors.dtype.name, request.k, points, request.transductive)
     nodes = sizes.nodes + points
+    refuse_full_disk(path, GRAPH, peak_disk(stage_disk(request, sizes, roles).values()))
     flat = request.index == "flat" or sizes.nodes * sizes.nodes * sizes.width <= FLAT
     stages = [for_cells(sizes), for_background(sizes), for_points(sizes), for_graph(sizes)]
     memory = max(stage.fixed + stage.threads(request.memory) * stage.thread for stage in stages)

@@ -17,12 +17,16 @@ from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.graph.symmetrise import BLOCK_EDGES
 from mmdiff.knn import background
-from mmdiff.knn.cells import partition
+from mmdiff.knn.cells import order, partition
+from mmdiff.knn.cells.order import FEWEST
 from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE
 from mmdiff.knn.search.outside import SCORES_AT_ONCE
 from mmdiff.knn.search.refine import table_size
 from mmdiff.knn.search.topk import ROOM, SPARE
 from mmdiff.runtime.threads import cores
+
+# The artifacts of the stages after `knn/BB`.
+W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
 
 # Python, its libraries, and compiling kernels, before any data.
 PROCESS_BYTES = 224 << 20
@@ -136,6 +140,34 @@ def disk_for_background(sizes: Sizes, partitions: int) -> int:
     centroids = size((max(1, rows // partition.CELL_ROWS), sizes.width), "float32")
     lists = size((rows, sizes.k), "uint32", chunk) + size((rows, sizes.k), "float32", chunk)
     return cell_order + centroids + (partitions + 2) * lists + partitions * index
+
+
+def least_disk(sizes: Sizes, tests: int, flat: bool, weighted: bool) -> dict[str, tuple[int, int]]:
+    """For each stage of a run, in order, the bytes that stay on disk and the peak while it is made: at least so many.
+
+    More partitions and passes than the fewest, and edges that are not reciprocal, take more.
+    """
+    partitions, nodes = 1 if flat else FEWEST, sizes.nodes + sizes.points
+    index, lists = _INDEX * sizes.nodes, _ENTRY * sizes.k
+    cells = sizes.nodes * sizes.row_bytes + index + 2 * partitions * index
+    searching = 0 if flat else partitions * (lists * sizes.nodes + index)
+    graph = (_INDEX + (_FLOAT if weighted else 0)) * sizes.k * nodes + (_LONG + _FLOAT) * nodes
+    return {
+        order.NAME: (cells, cells + (0 if flat else 2 * partitions * index)),
+        background.NAME: (lists * sizes.nodes, lists * sizes.nodes + searching),
+        W0: (lists * nodes if sizes.points else 0,) * 2,
+        TEST: (lists * tests,) * 2,
+        GRAPH: (graph, graph),
+    }
+
+
+def peak_disk(stages: Iterable[tuple[int, int]]) -> int:
+    """The peak of stages that are made one after the other, each beside what the ones before it leave."""
+    kept = peak = 0
+    for stays, most in stages:
+        peak = max(peak, kept + most)
+        kept += stays
+    return peak
 
 
 def refuse_little_memory(memory: int, stages: Iterable[tuple[str, Stage]], sizes: Sizes) -> None:

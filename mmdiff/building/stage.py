@@ -18,12 +18,26 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.building.memory_model import Sizes, Stage, for_background, for_cells, for_graph, for_points, refuse_little_memory
+from mmdiff.building.memory_model import (
+    GRAPH,
+    TEST,
+    W0,
+    Sizes,
+    Stage,
+    for_background,
+    for_cells,
+    for_graph,
+    for_points,
+    least_disk,
+    peak_disk,
+    refuse_little_memory,
+)
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Stale, WidthMismatch, call, one_of
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.graph.lists import ArrayLists
+from mmdiff.graph.lists import MOST_NODES, ArrayLists
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
 from mmdiff.kernels.constants import NONE
@@ -33,16 +47,20 @@ from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.completion import Background, Nodes, write_test, write_W0
 from mmdiff.knn.faiss_index.factory import index_bytes
 from mmdiff.knn.faiss_index.gpu import require_gpu
+from mmdiff.knn.targets import missed_targets
 from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import input_of, make
+from mmdiff.runtime.parameters import flag, number, random_seed, text, whole
 from mmdiff.runtime.progress import Progress, silent
 
 SCHEMA = 1
-W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
 ROLES = ("background", "seeds", "test")
 
 # Up to this many multiply-adds the search is exhaustive: it takes about ten seconds.
 FLAT = 5 * 10**11
+
+# Characters of a factory string; Faiss itself takes any number.
+_LONGEST_FACTORY = 200
 
 
 @dataclass(frozen=True)
@@ -77,17 +95,18 @@ class Outcome:
                 "seconds": round(self.seconds.get(name, 0.0), 3),
                 "bytes": artifact.manifest.bytes_on_disk,
                 "facts": artifact.manifest.facts,
+                "warnings": missed_targets(artifact),
             }
             for name, artifact in self.artifacts.items()
         }
 
 
+@explaining
 def build_graph(path: Path, request: Request, progress: Progress = silent, executor: Executor | None = None) -> Outcome:
     """Builds the missing and stale parts of the graph over all imported rows. `executor` searches the background."""
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
-    weighting = choose(request.edge_weights, request.sigma, request.lambda_)
-    _refuse_bad_options(request)
+    weighting = check_options(request)
     _refuse_bad_roles(store, request, roles)
     with Publication(path, [cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
         stages = _Stages(publication, request, roles, progress, executor or LocalExecutor())
@@ -111,18 +130,22 @@ class _Stages:
         self.outcome = Outcome()
         self.sizes = _sizes(request, roles)
         self.memory = _memory(self.sizes, executor.workers)
+        self.disk = stage_disk(request, self.sizes, roles)
 
     def background(self) -> Background:
         """Off-line: the cell order and the lists of the background."""
         request, descriptors = self.request, self.roles["background"]
         index = _index(request, descriptors)
-        recipe = cell_order.recipe(descriptors, request.k, request.recall if index == "cells" else None, request.seed)
+        recall, always = request.recall if index == "cells" else None, request.index == "cells"
+        recipe = cell_order.recipe(descriptors, request.k, recall, request.seed, always=always)
 
         def make_cells(draft: Draft, threads: int) -> Json:
             return cell_order.make(draft, descriptors.array("vectors"), threads, self.progress)
 
         artifact = self._make(cell_order.NAME, recipe, make_cells)
         cells = Cells.of(artifact)
+        if request.index == "auto" and cell_order.prefers_exact(artifact):
+            index = "flat"
         recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed)
 
         def make_lists(draft: Draft, threads: int) -> Json:
@@ -196,6 +219,7 @@ class _Stages:
             self.request.command,
             lambda draft: fill(draft, self.memory[name].threads(memory)),
             before=refuse_little,
+            disk=peak_disk(list(self.disk.values())[list(self.disk).index(name) :]),
         )
         if made.seconds is not None:
             self.outcome.seconds[name] = made.seconds
@@ -209,6 +233,13 @@ def _index(request: Request, background: Artifact) -> str:
     if request.index == "auto":
         return "flat" if rows * rows * width <= FLAT else "cells"
     return request.index
+
+
+def stage_disk(request: Request, sizes: Sizes, roles: dict[str, Artifact]) -> dict[str, tuple[int, int]]:
+    """The disk of each stage of a run, at least."""
+    tests = roles["test"].spec("vectors").shape[0] if "test" in roles else 0
+    flat = "background" not in roles or _index(request, roles["background"]) != "cells"
+    return least_disk(sizes, tests, flat, request.edge_weights != "constant")
 
 
 def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:
@@ -237,12 +268,18 @@ def _memory(sizes: Sizes, workers: int) -> dict[str, Stage]:
     return {name: stage.times(workers) if name == bb.NAME else stage for name, stage in memory.items()}
 
 
-def _refuse_bad_options(request: Request) -> None:
+def check_options(request: Request) -> Weighting | None:
+    """Refuses options that are not valid, whatever the store holds; returns the weighting."""
     one_of("device", request.device, ("auto", "cpu", "gpu"))
-    if request.k < 1:
-        raise BadOption(Parameter("k", request.k), ": at least one neighbour is needed. The paper uses 30.")
-    if not 0 < request.recall <= 1:
-        raise BadOption(Parameter("recall", request.recall), ": a share above 0 and up to 1 is needed, for example 0.95.")
+    whole("k", request.k, 1, MOST_NODES, "The paper uses 30.")
+    number("recall", request.recall, 0.001, 1, "For example 0.95.")
+    random_seed(request.seed)
+    flag("transductive", request.transductive)
+    weighting = choose(request.edge_weights, request.sigma, request.lambda_)
+    if weighting is not None:
+        weighting.check(request.k)
+    if len(text("index", request.index)) > _LONGEST_FACTORY:
+        raise BadOption(Parameter("index", request.index), ": too long for a factory string. Give auto, flat, or IVF4096,Flat.")
     if Path(request.index).exists():
         raise BadOption(
             Parameter("index", request.index),
@@ -250,6 +287,7 @@ def _refuse_bad_options(request: Request) -> None:
         )
     if request.device == "gpu":
         require_gpu()
+    return weighting
 
 
 def _refuse_bad_roles(store: Store, request: Request, roles: dict[str, Artifact]) -> None:

@@ -6,15 +6,14 @@ new field here. The module imports no array library, so that the command line ca
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from mmdiff.formats.errors import BadOption, Parameter, one_of
+from mmdiff.formats.errors import BadOption, Parameter, one_of, shortened
+from mmdiff.runtime.parameters import MOST, as_number, as_whole
 
 Eta = Literal["column", "row", "none", "prior", "sinkhorn"]
 Normalization = Literal["row", "symmetric"]
@@ -22,6 +21,9 @@ Precision = Literal["float32", "bfloat16"]
 KeptScores = Literal["all", "last"]
 
 ETAS: tuple[Eta, ...] = get_args(Eta)
+
+MOST_ITERATIONS = 10_000
+"""Iterations of a diffusion; labels are spread over the whole graph long before."""
 
 COLS_PER_BATCH = 96
 """Columns of a batch unless the user asks for another number; the product sums as many in registers."""
@@ -72,34 +74,23 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def _whole(least: int) -> Callable[[Any], int | None]:
-    def read(raw: Any) -> int | None:
-        whole = isinstance(raw, Integral) and not isinstance(raw, bool)
-        return int(raw) if whole and raw >= least else None
-
-    return read
+def _whole(least: int, most: int) -> Domain:
+    return Domain(lambda raw: as_whole(raw, least, most), f"a whole number from {least:,} to {most:,}")
 
 
-def _number(valid: Callable[[float], bool]) -> Callable[[Any], float | None]:
-    def read(raw: Any) -> float | None:
-        if not isinstance(raw, Real) or isinstance(raw, bool):
-            return None
-        try:
-            number = float(raw)
-        except OverflowError:
-            return None
-        return number if math.isfinite(number) and valid(number) else None
-
-    return read
+def _number(least: float, most: float, hint: str = "") -> Domain:
+    return Domain(lambda raw: as_number(raw, least, most), f"a number from {least:g} to {most:g}", hint)
 
 
 def _columns(raw: Any) -> int | str | None:
-    return "auto" if isinstance(raw, str) and raw == "auto" else _whole(1)(raw)
+    return "auto" if isinstance(raw, str) and raw == "auto" else as_whole(raw, 1, MOST)
 
 
 def _prior(raw: Any) -> Any:
     """A name or a file, or numbers, whose shape is checked when the number of classes is known."""
-    return raw if (raw if isinstance(raw, str) else hasattr(raw, "__len__")) else None
+    if isinstance(raw, str):
+        return raw if raw and "\0" not in raw else None
+    return raw if hasattr(raw, "__len__") and not isinstance(raw, bytes) else None
 
 
 FLAG = Domain(lambda raw: raw if isinstance(raw, bool) else None, "true or false")
@@ -118,13 +109,13 @@ class DiffusionOptions:
     iterations: int = option(
         5,
         "Number of diffusion iterations. The paper uses 2 to 7.",
-        Domain(_whole(0), "a whole number of at least 0", "The paper uses 2 to 7."),
+        _whole(0, MOST_ITERATIONS)._replace(hint="The paper uses 2 to 7."),
         in_experiments=True,
     )
     cols_per_batch: int | Literal["auto"] | None = option(
         None,
         "Number of classes computed at a time; `auto` takes as many as the memory limit allows.",
-        Domain(_columns, "a whole number of at least 1, or auto"),
+        Domain(_columns, f"a whole number from 1 to {MOST:,}, or auto"),
         metavar="N|auto",
         default_doc=f"as many as fit, at most {COLS_PER_BATCH}",
     )
@@ -138,19 +129,17 @@ class DiffusionOptions:
         default_doc="uniform",
         in_experiments=True,
     )
-    prior_power: float | None = option(
-        None, "Power that the prior is raised to.", Domain(_number(lambda _: True), "a number"), in_experiments=True
-    )
+    prior_power: float | None = option(None, "Power that the prior is raised to.", _number(-1000, 1000), in_experiments=True)
     gamma: float | None = option(
         None,
         "Power that the entries are raised to in each iteration (Gamma of the paper).",
-        Domain(_number(lambda power: power > 0), "a number above 0", "For example 0.5 or 2."),
+        _number(0.001, 1000, "For example 0.5 or 2."),
         in_experiments=True,
     )
     alpha: float | None = option(
         None,
         "Share of W S in each update; the rest is Y (Zhou et al.).",
-        Domain(_number(lambda share: 0 < share <= 1), "a number above 0 and up to 1", "For example 0.8."),
+        _number(1e-6, 1, "For example 0.8."),
         in_experiments=True,
     )
     reset_seeds: bool = option(
@@ -200,7 +189,7 @@ def checked(name: str, value: Any) -> Any:
     """The value of an option in its own type; anything else is refused with what is valid."""
     declared = declared_options()[name]
     if declared.domain is None:
-        one_of(name, value if isinstance(value, str) else repr(value), declared.choices)
+        one_of(name, value if isinstance(value, str) else shortened(value), declared.choices)
         return value
     if value is None and declared.default is None:
         return None

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, CountMismatch, Missing, Parameter, Stale, call
 from mmdiff.formats.sources.columns.reading import read_column
-from mmdiff.formats.sources.text import read_lines
+from mmdiff.formats.sources.spec import is_file
+from mmdiff.formats.sources.text import LIST_BYTES, read_lines
 from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
@@ -54,7 +55,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     inputs: Json = {"W": input_of(artifact)}
     graph = CsrGraph.from_artifact(artifact)
     if labels is not None:
-        column = read_column(labels)
+        column = read_column(labels, graph.nodes)
         if len(column) != graph.nodes:
             raise CountMismatch(f"{labels}: {len(column)} labels for {graph.nodes:,} nodes. Give one for each, -1 for none.")
         table, classes = encode(column, None, numbered=True, where=labels)
@@ -150,7 +151,7 @@ def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:
     if classes.find(chosen) is not None:
         listed = [chosen]
     else:
-        listed = read_lines(Path(chosen)) if _is_file(chosen) else chosen.split(",")
+        listed = read_lines(Path(chosen), LIST_BYTES) if is_file(chosen) else chosen.split(",")
     found = []
     for wanted in filter(None, map(str.strip, listed)):
         column = classes.find(wanted)
@@ -159,14 +160,6 @@ def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:
             raise BadOption(Parameter("classes", wanted), f": no seed has such a class. There are {len(classes)}: {known}, ...")
         found.append(column)
     return np.unique(np.array(found, np.int64))
-
-
-def _is_file(text: str) -> bool:
-    """Whether a text is the path of a file. A long list of classes exceeds the longest path, which is an OSError."""
-    try:
-        return Path(text).is_file()
-    except OSError:
-        return False
 
 
 def _seedless(classes: Classes, seeds: Seeds) -> list[str]:

@@ -24,6 +24,7 @@ from mmdiff.diffusion.variant import Variant, class_prior, given_prior
 from mmdiff.evaluation.scores import missing_scores
 from mmdiff.export.predictions import check_predictions, write_predictions
 from mmdiff.formats.errors import BadOption, Missing, Parameter, Placeholder, call
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -172,6 +173,7 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
     return prepared
 
 
+@explaining
 def diffuse(
     path: Path,
     request: Request,
@@ -206,7 +208,8 @@ def diffuse(
             facts, run.entries["steps"] = _run(draft, prepared, progress, executor)
             return facts
 
-        made = make(publication, name, _recipe(prepared), run, fill, before=lambda: announce(prepared.needs))
+        disk = prepared.needs.disk
+        made = make(publication, name, _recipe(prepared), run, fill, before=lambda: announce(prepared.needs), disk=disk)
     predictions: Json = {}
     if request.predictions_file is not None:
         predictions = write_predictions(store, made.artifact, request.predictions_file, progress)

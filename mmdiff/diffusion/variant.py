@@ -81,7 +81,10 @@ def given_prior(prior: Any, seeds: Seeds) -> tuple[NDArray[np.float64] | None, A
     if prior is None:
         return None, None
     if not isinstance(prior, str):
-        return np.asarray(prior, np.float64), None
+        try:
+            return np.asarray(prior, np.float64), None
+        except (ValueError, TypeError, OverflowError):
+            raise BadOption(Parameter("prior"), ": not numbers. Give one number for each class, in their order.") from None
     if prior == "uniform":
         return np.ones(seeds.classes), prior
     if prior == "seeds":

@@ -12,7 +12,7 @@ predictions exceed those of wrong ones: `separation` is the share of such pairs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Parameter
 from mmdiff.formats.store.manifest import Json
 from mmdiff.labels.classes import UNLABELLED
+from mmdiff.runtime.parameters import MOST, whole
 
 # The rank of a point without a class, or of a class without seeds: not within any top k.
 NO_RANK = np.iinfo(np.int32).max
@@ -111,9 +112,10 @@ def evaluate_scores(scores: NDArray[Any], labels: NDArray[np.integer], top: Sequ
 
 def checked_top(top: Sequence[int]) -> list[int]:
     """The numbers of best classes to look among, sorted, each once."""
+    if isinstance(top, str) or not isinstance(top, Iterable):
+        raise BadOption(Parameter("top", top), ": expected a list of whole numbers, such as (1, 5).")
     for k in top:
-        if k < 1:
-            raise BadOption(Parameter("top", k), ": at least 1 is needed. The paper reports top 5.")
+        whole("top", k, 1, MOST, "The paper reports top 5.")
     return sorted(set(top))
 
 

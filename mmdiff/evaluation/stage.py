@@ -29,6 +29,9 @@ from mmdiff.evaluation.metrics import (
 )
 from mmdiff.evaluation.scores import TEST, Scores, Truth, full_name, missing_scores, open_scores, open_truth
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Parameter, Stale, UnreadableSource, call
+from mmdiff.formats.sources.spec import exists, is_file
+from mmdiff.formats.sources.text import LIST_BYTES, read_lines
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.labels.classes import UNLABELLED, Classes
@@ -41,15 +44,13 @@ Place = tuple[str | Parameter, ...]
 def read_classes(text: str) -> list[tuple[str, Place]]:
     """The classes that the user lists, each with its place."""
     path, given = Path(text), Parameter("novel", text)
-    if path.is_file():
+    if is_file(text):
         try:
-            lines = path.read_text().splitlines()
-        except UnicodeDecodeError:
-            raise UnreadableSource(given, ": not a text file. Write one class number or name per line.") from None
-        found: list[tuple[str, Place]] = [
-            (line.strip(), (f"{text}, line {number}",)) for number, line in enumerate(lines, 1) if line.strip()
-        ]
-    elif path.suffix == ".txt" or path.is_dir() or "/" in text:
+            lines = read_lines(path, LIST_BYTES)
+        except UnreadableSource as error:
+            raise UnreadableSource(*error.parts, " Write one class number or name per line.") from None
+        found: list[tuple[str, Place]] = [(line, (f"{text}, line {number}",)) for number, line in enumerate(lines, 1) if line]
+    elif path.suffix == ".txt" or exists(path) or "/" in text:
         raise BadOption(given, ": no such file. Name a file with one class per line, or list classes: 3,17,21.")
     else:
         found = [(part.strip(), (given,)) for part in text.split(",") if part.strip()]
@@ -88,6 +89,7 @@ class Request:
     per_class: bool = False
 
 
+@explaining
 def evaluate(store: Store, request: Request, progress: Progress = silent) -> Json:
     """The evaluations of scores as plain values, under `scores`, and notes on them."""
     tops = checked_top(request.tops)

@@ -5,17 +5,17 @@ All of it is checked before anything is computed. `docs/experiments.md` describe
 
 from __future__ import annotations
 
-import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from mmdiff.experiment.methods import Method, Table, did_you_mean, read_methods, text, variant_of, whole
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.sources.spec import split_spec
+from mmdiff.formats.sources.documents import read_json, read_toml
+from mmdiff.formats.sources.spec import exists, split_spec
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import is_name
+from mmdiff.runtime.parameters import MOST_SEED
 
 Group = Literal["validation", "test"]
 GROUPS: tuple[Group, ...] = ("validation", "test")
@@ -24,6 +24,7 @@ DEFAULT_DIMS = 256
 
 # Labels are stored as 32-bit numbers at most.
 _MOST_CLASSES = 1 << 31
+_MOST_DRAWS = 10_000
 _FILES = ("train", "train_labels", "test", "test_labels")
 
 
@@ -88,15 +89,9 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """The config in a TOML file; paths in it are relative to its folder."""
-    try:
-        values = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise UnreadableSource(
-            f"{path}: no such file. Name the TOML config of an experiment (docs/experiments/ has examples)."
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise UnreadableSource(f"{path}: not readable as TOML ({error}). Correct it there.") from None
-    table = Table(path.name, values)
+    if not exists(path):
+        raise UnreadableSource(f"{path}: no such file. Name the TOML config of an experiment (docs/experiments/ has examples).")
+    table = Table(path.name, read_toml(path))
     table.refuse_unknown(("name", "n", "draws", "seed", "dims", "backgrounds", "data", "groups", "methods"))
     name = table.get("name", text, "a name for the results", path.stem)
     if not is_name(f"reports/{name}"):
@@ -111,8 +106,8 @@ def read_config(path: Path) -> Config:
         groups=groups,
         out_of_domain=out_of_domain,
         ns=tuple(table.each("n", whole(1), "a number of seeds per novel class, at least 1")),
-        draws=table.get("draws", whole(1), "a whole number of at least 1", 5),
-        seed=table.get("seed", whole(0), "a whole number of at least 0", 0),
+        draws=table.get("draws", whole(1, _MOST_DRAWS), f"a whole number from 1 to {_MOST_DRAWS:,}", 5),
+        seed=table.get("seed", whole(0, MOST_SEED), f"a whole number from 0 to {MOST_SEED:,}", 0),
         dims=table.get("dims", whole(1), "a whole number of at least 1", DEFAULT_DIMS),
         backgrounds=backgrounds,
         methods=read_methods(table),
@@ -127,7 +122,7 @@ def _files(path: Path, table: Table) -> dict[str, str]:
         files["split"] = table.get("split", text, "the path of a JSON file")
     found = {key: str(path.parent / file) for key, file in files.items()}
     for key, file in found.items():
-        if not split_spec(file)[0].exists():
+        if not exists(split_spec(file)[0]):
             table.refuse(f"{key} = {files[key]!r}: no such file. Paths are relative to {path.parent.resolve()}.")
     return found
 
@@ -136,10 +131,7 @@ def _split_file(file: str | None) -> Json:
     """The lists of classes in a JSON file."""
     if file is None:
         return {}
-    try:
-        found = json.loads(Path(file).read_text())
-    except (ValueError, OSError) as error:
-        raise UnreadableSource(f"{file}: not readable as JSON ({error}). Correct it there.") from None
+    found = read_json(Path(file))
     if not isinstance(found, dict):
         raise UnreadableSource(f"{file}: a {type(found).__name__}, expected an object that maps names to lists of classes.")
     return found

@@ -8,7 +8,6 @@ name the file, the table and the key, what was found, what is valid, and the nea
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
@@ -20,12 +19,18 @@ from mmdiff.diffusion.options import declared_options
 from mmdiff.diffusion.variant import Variant, class_prior
 from mmdiff.formats.errors import BadOption, Call, Parameter
 from mmdiff.formats.store.manifest import Json
+from mmdiff.graph.lists import MOST_NODES
 from mmdiff.graph.weights import Weighting, choose
-from mmdiff.logreg.training import Options
+from mmdiff.logreg.training import MOST_BATCH, MOST_BATCHES, Options
+from mmdiff.runtime.parameters import as_number, as_whole
 
 Value = TypeVar("Value")
 Check = Callable[[Any], Value | None]
 """Converts a raw value; returns None if it is not valid."""
+
+
+# Characters at the beginning and at the end of a long message.
+_SHOWN = 250
 
 
 class Table:
@@ -45,6 +50,8 @@ class Table:
                 self.refuse(f"unknown key {key!r}.{did_you_mean(key, valid)} Valid here: {', '.join(valid)}.")
 
     def refuse(self, problem: str) -> NoReturn:
+        if len(problem) > 2 * _SHOWN:
+            problem = f"{problem[:_SHOWN]} ... {problem[-_SHOWN:]}"
         raise BadOption(f"{self.where}: {problem}")
 
     def get(self, key: str, check: Check[Value], expected: str, default: Value | None = None) -> Value:
@@ -101,20 +108,18 @@ def text(raw: Any) -> str | None:
     return raw if isinstance(raw, str) and raw else None
 
 
-def whole(least: int) -> Check[int]:
-    """A whole number of at least so much."""
-    return lambda raw: raw if isinstance(raw, int) and not isinstance(raw, bool) and raw >= least else None
+def whole(least: int, most: int = MOST_NODES) -> Check[int]:
+    """A whole number within bounds."""
+    return lambda raw: as_whole(raw, least, most)
+
+
+# Larger numbers overflow in float32.
+_MOST_NUMBER = 1e9
 
 
 def number(raw: Any) -> float | None:
     """A finite number."""
-    if not isinstance(raw, int | float) or isinstance(raw, bool):
-        return None
-    try:
-        value = float(raw)
-    except OverflowError:
-        return None
-    return value if math.isfinite(value) else None
+    return as_number(raw, -_MOST_NUMBER, _MOST_NUMBER)
 
 
 def positive(raw: Any) -> float | None:
@@ -165,9 +170,9 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = {
     },
     "logreg": {
         "lr": Option(positive, "a number above 0", Options.lr),
-        "batch_size": Option(whole(1), "a whole number of at least 1", Options.batch_size),
+        "batch_size": Option(whole(1, MOST_BATCH), f"a whole number from 1 to {MOST_BATCH:,}", Options.batch_size),
         "weight_decay": Option(not_negative, "a number of at least 0", Options.weight_decay),
-        "iterations": Option(whole(1), "a whole number of at least 1", Options.iterations),
+        "iterations": Option(whole(1, MOST_BATCHES), f"a whole number from 1 to {MOST_BATCHES:,}", Options.iterations),
         "momentum": Option(not_negative, "a number from 0 to below 1", Options.momentum),
     },
     "fusion": {},

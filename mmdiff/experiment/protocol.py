@@ -166,7 +166,7 @@ class Protocol:
 
 
 def _labels(spec: str, source: Source) -> Ids:
-    column = read_column(spec)
+    column = read_column(spec, source.rows)
     name = Path(spec).name
     if isinstance(column.values, Strings) or column.per_row != 1:
         raise BadLabels(f"{name}: an experiment needs one class number per row, from 0 on. Convert the labels.")

@@ -20,6 +20,7 @@ from mmdiff.experiment.config import Config, Group, read_config
 from mmdiff.experiment.protocol import Data, Protocol
 from mmdiff.experiment.results import Grid
 from mmdiff.formats.errors import StoreError
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -28,6 +29,9 @@ from mmdiff.runtime.find_or_make import Run, make
 from mmdiff.runtime.progress import Advance, Progress, silent
 
 KIND, SCHEMA = "report", 1
+
+# A checkpoint is a file of a few hundred bytes; a file takes a block of the disk.
+_CHECKPOINT_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Outcome:
         }
 
 
+@explaining
 def run_experiment(
     path: Path, config_file: Path, command: str, progress: Progress = silent, executor: Executor | None = None
 ) -> Outcome:
@@ -78,7 +83,8 @@ def run_experiment(
             run.entries |= {"cell_seconds": seconds, "cells_found": cells.found}
             return facts
 
-        made = make(publication, name, recipe, run, fill)
+        disk = Grid(config, {}, lambda _: []).cells * _CHECKPOINT_BYTES
+        made = make(publication, name, recipe, run, fill, disk=disk)
         return Outcome(made.artifact, made.reused, run.entries.get("cells_found", 0), run.seconds)
 
 

@@ -21,10 +21,12 @@ from mmdiff.evaluation.scores import Scores, Truth, full_name, missing_scores, o
 from mmdiff.explain.nodes import Images, Name, Nodes, find_row, plain, role_ids
 from mmdiff.explain.paths import Path, Question, Spreading, find_paths
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter, Stale, call
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.fingerprint import fingerprint
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.runtime.parameters import text
 
 _SHOWN = 5
 
@@ -40,9 +42,10 @@ class Request:
     images: str | None = None
 
 
+@explaining
 def explain(store: Store, request: Request) -> Json:
     """The explanation of one test point as plain values."""
-    images = None if request.images is None else Images.of(request.images)
+    images = None if request.images is None else Images.of(text("images", request.images))
     explainer = Explainer(store, request.scores, request.labels)
     row = find_row(explainer.ids, request.test)
     column = None if request.chosen is None else explainer.column(request.chosen)

@@ -10,6 +10,7 @@ from mmdiff.evaluation.scores import Scores
 from mmdiff.export.reading import ORDERS, Order, Selection
 from mmdiff.export.target import check_place, whole_file
 from mmdiff.formats.errors import BadOption, Parameter, one_of
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.kinds import Exports, Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
@@ -34,6 +35,7 @@ class Outcome:
         return asdict(self) | {"seconds": round(self.seconds, 3)}
 
 
+@explaining
 def export(
     store: Store,
     name: str,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mmdiff.formats.errors import BadOption, DiskFull
+from mmdiff.formats.errors import BadOption, MmdiffError
+from mmdiff.formats.storage.disk_errors import disk_error
 from mmdiff.formats.store.store import Store
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _OTHER_THAN_FILES = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -56,11 +55,9 @@ def whole_file(file: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         unfinished.replace(final)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        if error.errno not in _NO_SPACE:
-            raise
-        raise DiskFull(f"{file}: the disk is full, and nothing was exported. Free some space, or use another disk.") from error
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, MmdiffError):
+            raise disk_error(error, file, "write the file", "Nothing was written: run the same command again.") from error
         raise

@@ -25,11 +25,13 @@ from mmdiff.evaluation.scores import (
     test_points_of,
 )
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, CountMismatch, Missing, Parameter, call
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Store
 from mmdiff.fusion.late import WEIGHTS, fuse, hits_by_weight, log_of_scores, rows_at_a_time
 from mmdiff.runtime.find_or_make import Made, input_of, make
+from mmdiff.runtime.parameters import MOST, flag, number, whole
 from mmdiff.runtime.progress import Progress, silent
 
 DEFAULT_WEIGHT = 0.5
@@ -60,6 +62,7 @@ class Outcome:
         return {**self.made.summary(), "notes": self.notes}
 
 
+@explaining
 def fuse_scores(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Makes the fused scores, unless they exist."""
     store = Store.open(path)
@@ -198,12 +201,13 @@ def _test(store: Store) -> Json:
 
 
 def _refuse_bad_options(request: Request) -> None:
+    flag("tune", request.tune)
+    if request.iteration is not None:
+        whole("iteration", request.iteration, 0, MOST)
     if request.tune and request.weight is not None:
         raise BadOption(Parameter("tune", True), " chooses ", Parameter("weight"), ". Leave out one or the other.")
-    if request.weight is not None and not 0 <= request.weight <= 1:
-        raise BadOption(
-            Parameter("weight", request.weight), ": a weight from 0 (only the second) to 1 (only the first) is needed."
-        )
+    if request.weight is not None:
+        number("weight", request.weight, 0, 1, "0 is only the second, 1 only the first.")
     names = [full_name(name) for name in (request.first, request.second)]
     if names[0] == names[1]:
         raise BadOption(f"{names[0]} twice: there is nothing to fuse. Name two different scores.")

@@ -27,6 +27,7 @@ from mmdiff.formats.errors import (
 from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.graphs import ENDINGS, NeighbourFile, read_csr
 from mmdiff.formats.sources.opening import open_source
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
@@ -154,6 +155,7 @@ class MatrixFile:
         }
 
 
+@explaining
 def import_graph(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Imports a file as `graph/W`. A repeated import is recognised and does nothing."""
     run = Run(request.command)

@@ -16,6 +16,7 @@ from mmdiff.graph.graph import CsrGraph
 from mmdiff.inspection.distribution import distribution, distribution_of_counts
 from mmdiff.kernels.constants import COLUMN
 from mmdiff.kernels.jit import kernel
+from mmdiff.knn.targets import missed_targets
 
 # scipy copies the columns and needs values: half a gigabyte for this many edges.
 MOST_EDGES_FOR_SCIPY = 1 << 25
@@ -123,7 +124,8 @@ def graph_statistics(artifact: Artifact) -> Json:
 
 def what_knn(artifact: Artifact) -> str:
     rows, k = artifact.spec("neighbors").shape
-    return f"{k} neighbours of {rows:,} nodes"
+    missed = ", recall below the target" if missed_targets(artifact) else ""
+    return f"{k} neighbours of {rows:,} nodes{missed}"
 
 
 def knn_statistics(artifact: Artifact) -> Json:

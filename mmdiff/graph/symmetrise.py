@@ -96,6 +96,8 @@ def symmetrise(lists: Lists, draft: Draft, memory: int, progress: Progress, weig
         weighting.check(lists.k)
     with Symmetriser.of(lists, draft, memory, weighting) as work:
         done = work.run(progress)
+        if weighting is not None and work.isolated:
+            weighting.refuse_isolation()
     return {
         "nodes": lists.nodes,
         "edges": done.edges,
@@ -121,6 +123,13 @@ class Symmetriser:
         self.slices = slices_of(lists.nodes, self.threads, memory)
         self.edge_bytes = _COLUMN_BYTES + (_WEIGHT_BYTES if weighting else 0)
         self.rows_per_block = max(1, BLOCK_EDGES // max(1, lists.k))
+        # Whether an entry leads to another node, and whether one of these has a weight above zero.
+        self._leads, self._spreads = False, False
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the weights of all entries to other nodes vanished."""
+        return self._leads and not self._spreads
 
     @classmethod
     @contextmanager
@@ -275,7 +284,13 @@ class Symmetriser:
 
     def _block(self, start: int, stop: int, weighted: bool = True) -> tuple[NDArray[np.uint32], NDArray[np.float32] | None]:
         neighbors, similarities = self.lists.block(start, stop)
-        weights = self.weighting.of(neighbors, similarities) if self.weighting is not None and weighted else None
+        if self.weighting is None or not weighted:
+            return neighbors, None
+        weights = self.weighting.of(neighbors, similarities)
+        if not self._spreads:
+            leads = (neighbors != NONE) & (neighbors != np.arange(start, stop, dtype=np.uint32)[:, None])
+            self._leads |= bool(leads.any())
+            self._spreads |= bool((leads & (weights > 0)).any())
         return neighbors, weights
 
     def _refuse(self, row: int, neighbors: NDArray[np.uint32]) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import BadOption, Parameter, one_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.kernels.constants import NONE
+from mmdiff.runtime.parameters import number
 
 Formula = Literal["gaussian", "meaningful"]
 EdgeWeights = Literal["constant", "gaussian", "meaningful"]
@@ -25,6 +26,10 @@ Dtype = Literal["float32", "float16"]
 # The parameter of each choice of weights, and an example of it.
 _PARAMETERS = {"constant": "", "gaussian": "sigma", "meaningful": "lambda_"}
 _EXAMPLES = {"gaussian": 0.5, "meaningful": 5}
+
+# Valid sigma and lambda: their squares and products are normal numbers in float32. With a sigma at the upper end all weights
+# are 1, as constant weights are; that is the limit of the formula, and valid.
+_LEAST, _MOST = 1e-9, 1e9
 
 # The smallest weight that a nearest neighbour may have: rows of smaller weights cannot be normalised in float32.
 _LEAST_WEIGHT = 1e-30
@@ -39,13 +44,34 @@ class Weighting:
     dtype: Dtype = "float32"
 
     def of(self, neighbors: NDArray[np.uint32], similarities: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The weight of every entry of some lists; that of NONE is undefined."""
+        """The weight of every entry of some lists; that of NONE is undefined. Weights that are not finite are refused."""
         given = neighbors != NONE
-        squares = np.maximum(2 - 2 * np.where(given, similarities, np.float32(1)), np.float32(0))
-        if self.formula == "gaussian":
-            gaussian: NDArray[np.float32] = np.exp(squares / np.float32(-(self.parameter**2)))
-            return gaussian
-        return self._meaningful(np.sqrt(squares), given)
+        # Similarities that overflow, as those of huge rows that are not normalised, are found in the weights.
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.maximum(2 - 2 * np.where(given, similarities, np.float32(1)), np.float32(0))
+            if self.formula == "gaussian":
+                weights: NDArray[np.float32] = np.exp(squares / np.float32(-(self.parameter**2)))
+            else:
+                weights = self._meaningful(np.sqrt(squares), given)
+        if not np.isfinite(weights, where=given, out=np.ones_like(given)).all():
+            raise BadOption(
+                self.told,
+                ": some weights are not finite, because distances between rows are too large for float32. "
+                "Normalise the rows, or scale them down.",
+            )
+        return weights
+
+    @property
+    def told(self) -> Parameter:
+        """The parameter as messages show it."""
+        return Parameter(_PARAMETERS[self.formula], self.parameter)
+
+    def refuse_isolation(self) -> None:
+        """Refuses weights that are zero between all different nodes: labels could not spread."""
+        also = "" if self.formula == "gaussian" else ", or more neighbours"
+        raise BadOption(
+            self.told, f": all weights between different nodes are zero, so no label could spread. Use a larger one{also}."
+        )
 
     def _meaningful(self, distances: NDArray[np.float32], given: NDArray[np.bool_]) -> NDArray[np.float32]:
         """s (1 - e^(-lambda s))^k, where s decreases linearly from 1 at the nearest neighbour to 0 at the farthest."""
@@ -79,9 +105,8 @@ def choose(edge_weights: EdgeWeights, sigma: float | None, lambda_: float | None
     parameter, example = given[wanted], _EXAMPLES[edge_weights]
     if parameter is None:
         raise BadOption(chosen, " needs ", Parameter(wanted), ". Give it, for example ", Parameter(wanted, example), ".")
-    if not (math.isfinite(parameter) and parameter > 0):
-        raise BadOption(Parameter(wanted, parameter), f": a positive number is needed, for example {example}.")
-    return Weighting(edge_weights, parameter)
+    hint = f"Weights of other values are not finite in float32. For example {example}."
+    return Weighting(edge_weights, number(wanted, parameter, _LEAST, _MOST, hint))
 
 
 def parameters(weighting: Weighting | None) -> Json:

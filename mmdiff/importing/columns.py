@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadLabels, Corrupt, CountMismatch, StoreError
 from mmdiff.formats.sources.base import Column, Source
-from mmdiff.formats.sources.columns.reading import read_class_names, read_column
+from mmdiff.formats.sources.columns.integers import MAX_DIGITS
+from mmdiff.formats.sources.columns.reading import is_unicode, read_class_names, read_column
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import Draft
@@ -87,20 +88,20 @@ def read_columns(source: Source, labels: ColumnSpec, ids: ColumnSpec, class_name
     names = _read_names(class_names)
     indices, classes = None, None
     if labels is not None:
-        column, where = _read(labels), name_of(labels)
+        column, where = _read(labels, source.rows), name_of(labels)
         _refuse_other_length(column, source, where, "labels")
         indices, classes = encode(column, names, numbered=role == "seeds", where=where)
         if role == "seeds" and (indices == UNLABELLED).all():
             raise BadLabels(f"{where}: all {source.rows} seeds are unlabelled. Seeds are the rows with labels.")
-    id_column, where = (_read(ids), name_of(ids)) if ids is not None else (source.ids(), source.name)
+    id_column, where = (_read(ids, source.rows), name_of(ids)) if ids is not None else (source.ids(), source.name)
     if id_column is None:
         return Columns(indices, classes, None)
     _refuse_other_length(id_column, source, where, "ids")
     return Columns(indices, classes, check(id_column, where))
 
 
-def _read(spec: str | Given) -> Column:
-    return spec.column if isinstance(spec, Given) else read_column(spec)
+def _read(spec: str | Given, rows: int) -> Column:
+    return spec.column if isinstance(spec, Given) else read_column(spec, rows)
 
 
 def _read_names(names: ClassNames) -> Mapping[int, str] | None:
@@ -108,8 +109,12 @@ def _read_names(names: ClassNames) -> Mapping[int, str] | None:
         return None if names is None else read_class_names(names)
     numbers: dict[str, int] = {}
     for number, name in names.items():
-        if not name or number < 0:
-            raise BadLabels(f"class {number} is named {name!r}. Classes are numbered from 0 and have names that are not empty.")
+        if not name or not 0 <= number < 10**MAX_DIGITS or not is_unicode(name):
+            shown = number if abs(number) < 10**MAX_DIGITS else f"of {number.bit_length():,} bits"
+            raise BadLabels(
+                f"class {shown} is named {name!r}. Classes are numbered from 0, with at most {MAX_DIGITS} digits, and have "
+                "names that are not empty and valid Unicode."
+            )
         if name in numbers:
             raise BadLabels(f"classes {numbers[name]} and {number} are both named {name!r}. Rename one of them.")
         numbers[name] = number

@@ -19,6 +19,7 @@ from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.storage.arrays import even_rows_per_chunk
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import ArrayWriter, Draft, Publication
@@ -40,6 +41,7 @@ from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
 from mmdiff.importing.space import Space
 from mmdiff.labels.classes import Classes
 from mmdiff.runtime.find_or_make import Run, make
+from mmdiff.runtime.parameters import flag, whole
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.threads import in_threads
 
@@ -48,6 +50,7 @@ ROLES: tuple[Role, ...] = ("background", "seeds", "test")
 DTYPES = ("float32", "float16")
 ON_BAD = ("error", "drop")
 SCHEMA = 1
+MOST_DIMS = 1 << 20
 
 # More threads than cores, because some of them wait for the disk to confirm a write.
 _THREADS = 4
@@ -89,6 +92,11 @@ class Request:
     def makes_space(self) -> bool:
         """Whether these rows define the space of all roles."""
         return self.role == "background" or self.no_background
+
+    @property
+    def keeps_raw(self) -> bool:
+        """Whether the original descriptors are stored too."""
+        return self.role != "background" if self.keep_raw is None else self.keep_raw
 
     def open(self) -> Source:
         return open_source(self.sources) if isinstance(self.sources, Sequence) else self.sources
@@ -136,6 +144,7 @@ class Inputs:
         self.states[key] = source_fingerprint(files)
 
 
+@explaining
 def import_descriptors(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Imports one role into the store at `path`. A repeated import is recognised and does nothing."""
     run = Run(request.command)
@@ -158,7 +167,8 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
             return columns.facts() | {"rows": rows.rows, "dropped": rows.reasons}
 
         named_with = {spaces.NAME: space} if request.makes_space else {}
-        made = make(publication, request.name, _recipe(request, inputs, space), run, fill, named_with=named_with)
+        recipe, disk = _recipe(request, inputs, space), _disk(request, rows)
+        made = make(publication, request.name, recipe, run, fill, disk=disk, named_with=named_with)
         notes = notes_on_replacing(publication.store, before, made.artifact) + notes_on(publication.store, request.role)
         return Outcome(made.artifact, made.reused, run.entries.get("chunks_found", 0), run.seconds, notes)
 
@@ -170,8 +180,10 @@ def _refuse_contradictions(store: Store, request: Request) -> None:
     role, no_background, labels = Parameter("role", request.role), Parameter("no_background", True), Parameter("labels", FILE)
     if request.role == "seeds" and request.labels is None:
         raise BadOption(role, ": seeds are the rows with labels. Give them with ", labels, ".")
-    if request.dims is not None and request.dims < 1:
-        raise BadOption(Parameter("dims", request.dims), ": at least one dimension is needed.")
+    for name in ("normalize", "no_background", *(("keep_raw",) if request.keep_raw is not None else ())):
+        flag(name, getattr(request, name))
+    if request.dims is not None:
+        whole("dims", request.dims, 1, MOST_DIMS)
     if request.no_background and request.role != "seeds":
         raise BadOption(no_background, " goes with ", Parameter("role", "seeds"), ", not with ", role, ". Leave it out.")
     if request.no_background and store.id("descriptors/background") is not None:
@@ -231,12 +243,26 @@ def _space_from_rows(
         space.write(draft)
         return space.facts(rows.rows)
 
-    return make(publication, spaces.NAME, recipe, run, fill, named_with=None).artifact
+    def refuse_full_disk() -> None:
+        publication.refuse_full_disk(request.name, _disk(request, rows))
+
+    return make(publication, spaces.NAME, recipe, run, fill, before=refuse_full_disk, named_with=None).artifact
+
+
+def _disk(request: Request, rows: Kept) -> int:
+    """Bytes of the vectors, and of the raw descriptors where they are kept."""
+    width = min(rows.width, request.dims or spaces.DEFAULT_DIMS)
+    raw = np.dtype(_RAW_DTYPES.get(rows.dtype.name, rows.dtype.name)).itemsize if request.keeps_raw else 0
+    return rows.rows * (width * np.dtype(request.dtype).itemsize + rows.width * raw)
 
 
 def _recipe(request: Request, inputs: Inputs, space: Artifact) -> Recipe:
-    keep_raw = request.role != "background" if request.keep_raw is None else request.keep_raw
-    parameters = {"role": request.role, "dtype": request.dtype, "keep_raw": keep_raw, "on_bad": request.on_bad}
+    parameters = {
+        "role": request.role,
+        "dtype": request.dtype,
+        "keep_raw": request.keeps_raw,
+        "on_bad": request.on_bad,
+    }
     pca = {"artifact": spaces.NAME, "object": space.id}
     return Recipe("descriptors", SCHEMA, parameters, {**inputs.fingerprints, "pca": pca}, inputs.states)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mmdiff.formats.errors import BadOption, Parameter
-from mmdiff.formats.store.gc import find_garbage
-from mmdiff.formats.store.kinds import Kinds, kind_of
+from mmdiff.formats.store.gc import unnamed
+from mmdiff.formats.store.kinds import Kinds, described_kind
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.inspection.distribution import distribution
@@ -23,7 +23,7 @@ _SAMPLE_ROWS = 1 << 16
 
 def overview(store: Store, kinds: Kinds) -> Json:
     """All artifacts of the store, and the folders that a garbage collection would remove."""
-    garbage = find_garbage(store)
+    garbage = unnamed(store)
     return {
         "store": str(store),
         "artifacts": [_line(store, name, kinds) for name in store.names()],
@@ -51,7 +51,7 @@ def details(store: Store, name: str, kinds: Kinds) -> Json:
             for array, entry in manifest.arrays.items()
         },
         "run": artifact.run,
-        "statistics": kind_of(artifact, kinds).statistics(artifact),
+        "statistics": described_kind(artifact, kinds).statistics(artifact),
     }
 
 
@@ -81,7 +81,7 @@ def _line(store: Store, name: str, kinds: Kinds) -> Json:
         "artifact": name,
         "object": artifact.id,
         "kind": manifest.kind,
-        "what": kind_of(artifact, kinds).title(artifact),
+        "what": described_kind(artifact, kinds).title(artifact),
         "bytes": manifest.bytes_on_disk,
         "made": artifact.run["started"],
         "seconds": artifact.run["seconds"],

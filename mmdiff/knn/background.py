@@ -17,7 +17,7 @@ from mmdiff.formats.store.publish import ArrayWriter, Draft
 from mmdiff.formats.store.store import Artifact
 from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, adopt
 from mmdiff.knn.cells.forest import Tree
-from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.cells.order import MOST_PASSES, Cells
 from mmdiff.knn.faiss_index.factory import Device, FactoryIndex
 from mmdiff.knn.search.flat import Sample, draw
 from mmdiff.knn.search.topk import Lists
@@ -33,6 +33,7 @@ from mmdiff.knn.search.work import (
     chunk_of_lists,
     find_in,
 )
+from mmdiff.knn.targets import with_reached
 from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.progress import Progress
@@ -46,7 +47,6 @@ BLOCK_ROWS = 1 << 16
 PIECE_ROWS = 1 << 13
 _FEWEST_BLOCKS = 16
 _HELD_OUT = 1024
-MOST_PASSES = 5
 # A pass that gains less recall than this is the last.
 _LEAST_GAIN = 0.0005
 
@@ -133,11 +133,10 @@ def make(draft: Draft, artifact: Artifact, searchers: Searchers, progress: Progr
     facts: Json = {"nodes": nodes, "rows": nodes}
     if index == "flat":
         _fill(ListWriter.declare(draft.array, nodes, k), Exactly(artifact, k), "searching, exactly", progress, searchers)
-        return {**facts, "recall": 1.0, "exact": True}
+        return {**facts, "recall": 1.0, "exact": True, "reached": True}
     sample = draw(vectors, k, _HELD_OUT, parameters["seed"] + 2)
-    if index == "cells":
-        return {**facts, **_by_cells(draft, artifact, sample, searchers, progress)}
-    return {**facts, **_by_factory(draft, artifact, sample, searchers, progress)}
+    search = _by_cells if index == "cells" else _by_factory
+    return {**facts, **with_reached(search(draft, artifact, sample, searchers, progress), parameters["recall"])}
 
 
 def _fill(writer: ListWriter, search: Search, what: str, progress: Progress, searchers: Searchers) -> None:

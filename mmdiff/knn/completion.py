@@ -22,6 +22,7 @@ from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.outside import Entrance, Probe
 from mmdiff.knn.search.topk import Lists, merge
+from mmdiff.knn.targets import all_reached
 from mmdiff.runtime.progress import Progress
 
 
@@ -70,7 +71,7 @@ def write_W0(draft: Draft, nodes: Nodes, threads: int, progress: Progress) -> Js
     probe, entrance = nodes.probe(nodes.points), None
     if nodes.background is not None and probe is not None:
         entrance = Entrance(nodes.background.cells, nodes.background.BB, nodes.points, nodes.recall, nodes.seed)
-        facts |= {"W_LB": probe.facts, "W_BL": entrance.facts}
+        facts |= {"W_LB": probe.facts, "W_BL": entrance.facts, **all_reached(probe.facts, entrance.facts)}
 
     def rows(start: int, stop: int) -> Lists:
         parts = []
@@ -92,4 +93,6 @@ def write_test(draft: Draft, nodes: Nodes, test: NDArray[Any], threads: int, pro
     writer = ListWriter.declare(draft.array, len(test), nodes.k)
     what = "finding neighbours of test points"
     writer.fill(lambda start, stop: nodes.nearest(test[start:stop], probe), what, progress, Searchers(threads))
-    return {"nodes": nodes.count, "rows": len(test)} | ({} if probe is None else {"W_test": probe.facts})
+    return {"nodes": nodes.count, "rows": len(test)} | (
+        {} if probe is None else {"W_test": probe.facts, **all_reached(probe.facts)}
+    )

@@ -23,13 +23,27 @@ from mmdiff.evaluation.metrics import ranks_of
 from mmdiff.evaluation.scores import SCHEMA as SCORES_SCHEMA
 from mmdiff.evaluation.scores import SEEDS, TEST
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter, WidthMismatch, call, one_of
+from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.labels.classes import Classes, labels_of
 from mmdiff.logreg.model import from_safetensors, to_safetensors
-from mmdiff.logreg.training import DEVICES, Device, Model, Options, Samples, choose_device, load_torch, train
+from mmdiff.logreg.training import (
+    DEVICES,
+    MOST_BATCH,
+    MOST_BATCHES,
+    Device,
+    Model,
+    Options,
+    Samples,
+    choose_device,
+    load_torch,
+    train,
+)
 from mmdiff.runtime.find_or_make import Made, input_of, make
+from mmdiff.runtime.memory import available_bytes
+from mmdiff.runtime.parameters import flag, number, random_seed, whole
 from mmdiff.runtime.progress import Progress, silent
 
 LRS = (1.0, 5.0)
@@ -90,6 +104,7 @@ def _mean_over_classes(hits: NDArray[np.bool_], labels: NDArray[np.int64]) -> fl
 
 
 SCHEMA = 1
+_FLOAT_BYTES = 4
 _TUNED = ("lr", "batch_size", "weight_decay")
 
 
@@ -125,6 +140,7 @@ class Outcome:
         return {"artifacts": [one.summary() for one in made], "notes": self.notes}
 
 
+@explaining
 def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Makes the model and its scores, where they are missing or stale."""
     store = Store.open(path)
@@ -135,13 +151,15 @@ def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome
     test = store.open_artifact(TEST) if store.id(TEST) is not None else None
     if test is not None:
         _refuse_other_width(seeds, test)
+    _refuse_large_batches(seeds, options)
     device = choose_device(load_torch(), request.device)
     model_name, scores_name = f"models/{request.name}", f"scores/{request.name}"
     parameters = _parameters(request, options, device)
     with Publication(path, [model_name] if test is None else [model_name, scores_name], request.command) as publication:
         recipe = Recipe("logreg", SCHEMA, parameters, {"seeds": input_of(seeds)})
         fill = _Training(seeds, options, request.tune, progress).fill
-        model = make(publication, model_name, recipe, request.command, fill, torch=version("torch"))
+        disk = _disk(seeds, test)
+        model = make(publication, model_name, recipe, request.command, fill, disk=sum(disk), torch=version("torch"))
         if test is None:
             return Outcome(model, None, ["no test points were imported, so there are no scores."])
         inputs = {"model": input_of(model.artifact), "seeds": input_of(seeds), "test": input_of(test)}
@@ -153,6 +171,7 @@ def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome
             recipe,
             request.command,
             lambda draft: _write_scores(draft, classify, Classes.of(seeds), test, progress),
+            disk=disk[1],
         )
         return Outcome(model, scores)
 
@@ -199,6 +218,26 @@ def _write_scores(draft: Draft, model: Model, classes: Classes, test: Artifact, 
     return {"tests": len(descriptors), "classes": len(classes), "planes": [0]}
 
 
+def _refuse_large_batches(seeds: Artifact, options: Options) -> None:
+    """Refuses batches whose rows, logits and gradients do not fit the available memory."""
+    each = _FLOAT_BYTES * (raw_descriptors(seeds).shape[1] + 3 * len(Classes.of(seeds)))
+    available = available_bytes()
+    if options.batch_size * each > available:
+        raise BadOption(
+            Parameter("batch_size", options.batch_size),
+            f": batches need {options.batch_size * each >> 20}M, but {available >> 20}M of memory are available. Use at most ",
+            Parameter("batch_size", max(1, available // each)),
+            ".",
+        )
+
+
+def _disk(seeds: Artifact, test: Artifact | None) -> tuple[int, int]:
+    """Bytes of the model, and of the scores."""
+    classes = len(Classes.of(seeds))
+    model = _FLOAT_BYTES * classes * (raw_descriptors(seeds).shape[1] + 1)
+    return model, 0 if test is None else _FLOAT_BYTES * classes * raw_descriptors(test).shape[0]
+
+
 def _parameters(request: Request, options: Options, device: str) -> Json:
     """All that decides the model. CPU and GPU round differently, so the device is part of it."""
     values = asdict(options) | {"device": device, "tune": request.tune}
@@ -212,15 +251,12 @@ def _checked(request: Request) -> Options:
         names = [part for key in given for part in (", ", Parameter(key))][1:]
         raise BadOption(Parameter("tune", True), " chooses ", *names, ". Leave out one or the other.")
     options = request.options()
-    for name in ("batch_size", "iterations"):
-        if getattr(options, name) < 1:
-            raise BadOption(Parameter(name, getattr(options, name)), ": at least 1 is needed.")
-    if not 0 < options.lr < np.inf:
-        raise BadOption(Parameter("lr", options.lr), f": a learning rate above 0 is needed, such as {Options.lr:g}.")
-    if not 0 <= options.weight_decay < np.inf:
-        raise BadOption(
-            Parameter("weight_decay", options.weight_decay), f": 0 or more is needed, such as {Options.weight_decay:g}."
-        )
+    flag("tune", request.tune)
+    random_seed(request.seed)
+    whole("batch_size", options.batch_size, 1, MOST_BATCH, f"For example {Options.batch_size}.")
+    whole("iterations", options.iterations, 1, MOST_BATCHES, f"For example {Options.iterations}.")
+    number("lr", options.lr, 1e-9, 1e9, f"For example {Options.lr:g}.")
+    number("weight_decay", options.weight_decay, 0, 1e9, f"For example {Options.weight_decay:g}.")
     return options
 
 

@@ -26,6 +26,9 @@ from mmdiff.runtime.progress import Advance
 # Batches drawn at a time.
 _AHEAD = 64
 
+# Seeds in a batch, and batches; more would take gigabytes, and days.
+MOST_BATCH, MOST_BATCHES = 1 << 16, 10**8
+
 
 @dataclass(frozen=True)
 class Samples:

@@ -22,6 +22,7 @@ from mmdiff.formats.errors import FILE, Call, InputError, Missing, MmdiffError, 
 from mmdiff.formats.store.fingerprint import state
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.knn.targets import missed_targets
 from mmdiff.labels.classes import UNLABELLED
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.staleness import reasons_stale
@@ -62,6 +63,7 @@ def gather(store: Store, request: Request, progress: Progress = silent) -> Findi
     images = None if request.images is None else Images.of(request.images)
     notes: list[str] = []
     artifacts = [store.open_artifact(name) for name in store.names()]
+    notes += [sentence for artifact in artifacts for sentence in missed_targets(artifact)]
     current, stale = _current_scores(store, artifacts)
     notes += [f"left out {error}" for error in stale]
     if not current and not stale:

@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
 
+from mmdiff.formats.store.layouts import require_sound
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact
 from mmdiff.runtime.memory import PeakMemory
 
+_ADVICE = "Check the input and the parameters; if they are right, this is an error of mmdiff."
 _VERSIONS = ("mmdiff", "numpy", "scipy", "numba", "zarr")
 
 
@@ -81,24 +84,28 @@ def make(
     fill: Callable[[Draft], Json],
     *,
     before: Callable[[], None] = lambda: None,
+    disk: int = 0,
     named_with: Mapping[str, Artifact] | None = MappingProxyType({}),
     **entries: Any,
 ) -> Made:
     """Finds the artifact of a recipe, or makes it, and gives it its name.
 
     `before` is called if the artifact has to be made, before anything is written: it announces what is coming, or refuses it.
-    `fill` writes the arrays and returns the facts. `run` is the run that the record describes, or a command, which begins a
-    run of its own now; `entries`, and what `fill` adds to `run.entries`, are part of the record. The artifacts of `named_with`
-    get their names at the same time, first; with None the artifact gets no name yet.
+    `disk` is the forecast of the bytes that will be written; it is refused where the disk has fewer.
+    `fill` writes the arrays and returns the facts; content that `verify` would call bad is refused. `run` is the run that the
+    record describes, or a command, which begins a run of its own now; `entries`, and what `fill` adds to `run.entries`, are
+    part of the record. The artifacts of `named_with` get their names at the same time, first; with None the artifact gets no
+    name yet.
     """
     artifact, seconds = publication.find(recipe), None
     if artifact is None:
         before()
+        publication.refuse_full_disk(name, disk)
         run = Run(run) if isinstance(run, str) else run
         draft = publication.draft(name, recipe)
         facts = fill(draft)
         run.entries |= entries
-        artifact = publication.publish(draft, facts, run.record())
+        artifact = publication.publish(draft, facts, run.record(), partial(require_sound, advice=_ADVICE))
         seconds = run.seconds
     if named_with is None:
         return Made(artifact, seconds)

@@ -11,12 +11,16 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path, PurePosixPath
 
 from mmdiff.formats.errors import BadOption, Parameter
 
 # Version 1 writes "no limit" as the largest number of pages.
 _UNLIMITED = 1 << 60
+
+# More than any machine has; sums of amounts up to this stay within 64 bits.
+_MOST_BYTES = 1 << 60
 
 # Seconds between two samples of the memory of a run.
 _SAMPLE_SECONDS = 0.02
@@ -121,12 +125,15 @@ def available_bytes() -> int:
 
 def parse_bytes(amount: int | str) -> int:
     """A memory limit in bytes, from bytes or from text such as `4G`, `4GiB` or `800M`."""
-    if isinstance(amount, int) and not isinstance(amount, bool) and amount > 0:
-        return amount
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", str(amount).strip(), re.IGNORECASE)
-    if found is None or float(found[1]) == 0:
+    count: float = 0
+    if isinstance(amount, Integral) and not isinstance(amount, bool):
+        count = int(amount)
+    elif isinstance(amount, str):
+        found = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([KMGT]?)(i?B)?", amount.strip(), re.IGNORECASE)
+        count = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found is not None else 0
+    if not 1 <= count <= _MOST_BYTES:
         raise BadOption(Parameter("memory", amount), ": not an amount of memory. Write it like 4G or 800M.")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    return int(count)
 
 
 class PeakMemory:

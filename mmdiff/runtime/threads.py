@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.runtime.memory import Cgroups
+from mmdiff.runtime.parameters import MOST_THREADS, whole
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
@@ -45,9 +45,7 @@ def machine_cores() -> int:
 def limit_cores(most: int | None) -> int | None:
     """Uses at most so many threads from here on, None for as many as allowed; returns the limit before."""
     global _limit
-    if most is not None and most < 1:
-        raise BadOption(Parameter("threads", most), ": at least 1 is needed.")
-    before, _limit = _limit, most
+    before, _limit = _limit, most if most is None else whole("threads", most, 1, MOST_THREADS)
     return before
 
 

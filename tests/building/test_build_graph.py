@@ -187,10 +187,10 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 BAD = {
-    "no neighbours": ("--k 0", ("--k 0", "at least one")),
+    "no neighbours": ("--k 0", ("--k 0", "whole number from 1")),
     "more neighbours than nodes": ("--k 971", ("--k 971", "970 nodes", "--k 970")),
     "no recall": ("--recall 0", ("--recall 0", "0.95")),
-    "too much recall": ("--recall 1.2", ("--recall 1.2", "up to 1")),
+    "too much recall": ("--recall 1.2", ("--recall 1.2", "from 0.001 to 1")),
     "a factory string that faiss rejects": ("--k 8 --index IVFxyz", ("--index IVFxyz", "faiss", "auto")),
     "an index file": ("--index labels.npy", ("--index labels.npy", "a file", "auto")),
     "a GPU that is not there": ("--device gpu", ("--device gpu",)),

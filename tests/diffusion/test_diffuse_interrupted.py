@@ -19,7 +19,7 @@ import pytest
 
 from mmdiff.diffusion.io import checkpoint
 from mmdiff.diffusion.stage import Request, diffuse
-from mmdiff.formats.errors import DiskFull
+from mmdiff.formats.errors import Corrupt, DiskFull
 from mmdiff.formats.store.store import Store
 from mmdiff.runtime.progress import Advance, Progress
 from tests.diffusion.test_diffuse_shortcuts import large
@@ -203,3 +203,28 @@ def test_ctrl_c_is_answered_with_130_and_the_same_command_continues(quick_folder
     read = [sum(step["bytes"] for step in each["steps"]) for each in found]
     assert read[0] < read[1]
     assert problems(Store.open(store)) == []
+
+
+def test_coupled_product_that_changes_on_disk_is_never_used(
+    tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, reference = copy(original, tmp_path), copy(original, tmp_path / "reference")
+    asked = request(tmp_path, eta="row")
+    put = checkpoint.ProductsOnDisk.put
+
+    def damaging(self: checkpoint.ProductsOnDisk, iteration: int, batch: int, values: Any) -> None:
+        put(self, iteration, batch, values)
+        if (iteration, batch) == (2, 1):
+            file = next(self.draft.folder_of(self._name(iteration, batch)).glob("c.*"))
+            damaged = bytearray(file.read_bytes())
+            damaged[100] ^= 1
+            file.write_bytes(damaged)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.ProductsOnDisk, "put", damaging)
+        with pytest.raises(Corrupt, match=r"product of iteration 2, columns 3 to .* cannot be read back"):
+            diffuse(store, asked)
+    assert Store.open(store).id(SCORES) is None
+    diffuse(store, asked)
+    diffuse(reference, asked)
+    assert tree(store, with_runs=False) == tree(reference, with_runs=False)

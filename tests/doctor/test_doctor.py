@@ -281,7 +281,7 @@ def test_an_explicit_number_of_threads_is_obeyed_until_it_is_taken_back(monkeypa
     finally:
         assert limit_cores(before) == 3
     assert cores() == 8
-    with pytest.raises(BadOption, match="threads=0: at least 1 is needed"):
+    with pytest.raises(BadOption, match="threads=0: expected a whole number from 1"):
         limit_cores(0)
 
 

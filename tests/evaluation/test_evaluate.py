@@ -348,8 +348,10 @@ def test_a_novel_file_is_named_with_its_line(scored: Path) -> None:
     file = scored / "novel.txt"
     file.write_text("1\nzebra\n")
     assert refused(scored, f"evaluate --novel {file}").startswith(f"{file}, line 2: class 'zebra' is neither")
-    file.write_bytes(b"\xff\xfe\x00")
-    assert refused(scored, f"evaluate --novel {file}").endswith("not a text file. Write one class number or name per line.")
+    file.write_bytes(b"\xff\xfe")
+    assert refused(scored, f"evaluate --novel {file}").endswith(
+        "is not UTF-8. Save the file as UTF-8, for example with iconv. Write one class number or name per line."
+    )
 
 
 def test_a_store_without_scores_says_how_to_make_some(tmp_path: Path) -> None:

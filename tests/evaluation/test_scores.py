@@ -196,6 +196,7 @@ def a_model(**changed: Any) -> dict[str, NDArray[Any]]:
     return {"safetensors": np.frombuffer(file, np.uint8), "class_numbers": np.arange(3)}
 
 
+MODEL_FACTS = {"width": 4, "classes": 3, "samples": 5}
 BAD_MODELS = {
     "another width": a_model(weight=np.ones((3, 5), np.float32)),
     "too few classes": a_model(bias=np.ones(2, np.float32)),
@@ -209,20 +210,27 @@ BAD_MODELS = {
 
 @pytest.mark.parametrize("arrays", BAD_MODELS.values(), ids=BAD_MODELS.keys())
 def test_verify_finds_a_model_that_is_none(arrays: dict[str, NDArray[Any]], tmp_path: Path) -> None:
-    publish(tmp_path / "store", "models/logreg", arrays, recipe("logreg"), {"width": 4})
+    publish(tmp_path / "store", "models/logreg", arrays, recipe("logreg"), MODEL_FACTS)
     found = problems(Store.open(tmp_path / "store"))
     assert [(problem.array, problem.what) for problem in found] == [
         ("safetensors", "not a file of the tensors weight, bias, class_numbers for 3 classes and 4 values")
     ]
 
 
+def test_verify_finds_weights_that_are_not_finite(tmp_path: Path) -> None:
+    arrays = a_model(weight=np.full((3, 4), np.nan, np.float32))
+    publish(tmp_path / "store", "models/logreg", arrays, recipe("logreg"), MODEL_FACTS)
+    assert [problem.what for problem in problems(Store.open(tmp_path / "store"))] == ["weights that are not finite"]
+
+
 def test_verify_finds_nothing_wrong_with_a_good_model(tmp_path: Path) -> None:
-    publish(tmp_path / "store", "models/logreg", a_model(), recipe("logreg"), {"width": 4})
+    publish(tmp_path / "store", "models/logreg", a_model(), recipe("logreg"), MODEL_FACTS)
     assert problems(Store.open(tmp_path / "store")) == []
 
 
 @pytest.mark.parametrize(
-    "header", [b"[]", b'{"a": 1}', b'{"a": {}}', b"\xff", b'{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}}']
+    "header",
+    [b"[]", b"[" * 200_000, b'{"a": 1}', b'{"a": {}}', b"\xff", b'{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}}'],
 )
 def test_headers_that_lie_are_refused(header: bytes) -> None:
     with pytest.raises(UnreadableSource):

@@ -175,6 +175,10 @@ def test_killed_run_continues_to_identical_bytes(quick_folder: Path) -> None:
     ("change", "told"),
     [
         ({}, []),
+        ({"line": {"planes": [0]}}, ["line 0: not a line of experiment results"]),
+        ({"line": {"mean": 5}}, ["line 0: not a line of experiment results"]),
+        ({"line": {"plane": 2}}, ["line 0: not a line of experiment results"]),
+        ({"line": {"first_cell": -1}}, ["line 0: not a line of experiment results"]),
         ({"planes": np.zeros((6, 5), np.int64)}, ["5 columns; expected 6"]),
         ({"offsets": np.array([0, 4, 3, 6])}, ["offsets go backwards at row 1"]),
         ({"offsets": np.array([0, 2, 4, 5])}, ["offsets do not run from 0 to 6"]),
@@ -183,10 +187,15 @@ def test_killed_run_continues_to_identical_bytes(quick_folder: Path) -> None:
     ],
 )
 def test_verify_finds_results_that_contradict_themselves(quick_folder: Path, change: dict[str, Any], told: list[str]) -> None:
+    forged, change = change.get("line", {}), {name: values for name, values in change.items() if name != "line"}
     planes, keys = np.zeros((6, 6), np.int64), np.zeros((3, 12), np.uint8)
     arrays: dict[str, Any] = {"planes": planes, "offsets": np.array([0, 2, 4, 6]), "keys": keys}
-    facts = {"lines": [{"first_cell": 0, "planes": [0, 1]}]}
-    publish(quick_folder / "store", "reports/x", arrays | change, Recipe("report", 1, {"draws": 3}, {}), facts)
+    accuracies = {name: [0.0, 0.0] for name in ("top1", "top5", "novel_top1", "novel_top5")}
+    line = {"group": "test", "n": 1, "method": "m", "kind": "diffusion", "variant": {}, "options": {}, "chosen": True}
+    line |= {"planes": [0, 1], "plane": 0, "mean": accuracies, "std": accuracies, "first_cell": 0}
+    parameters = {"draws": 3, "n": [1], "methods": []}
+    facts = {"lines": [line | forged], "tests": {}}
+    publish(quick_folder / "store", "reports/x", arrays | change, Recipe("report", 1, parameters, {}), facts)
     store = Store.open(quick_folder / "store")
     assert [problem.what for problem in verify(store, store.names(), KINDS)] == told
 

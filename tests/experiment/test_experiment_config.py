@@ -82,7 +82,7 @@ MISTAKES: dict[str, tuple[Change, tuple[str, ...]]] = {
     "background that is too large": (setting("backgrounds", to=["out-of-domain:900"]), ("only 120 images are out of domain",)),
     "out-of-domain without classes": (without("groups", "out_of_domain"), ("Add out_of_domain to [groups]",)),
     "wrong type": (setting("n", to="two"), ("config.toml: n = 'two': expected a number of seeds per novel class",)),
-    "not a whole number": (setting("draws", to=2.5), ("config.toml: draws = 2.5: expected a whole number of at least 1",)),
+    "not a whole number": (setting("draws", to=2.5), ("config.toml: draws = 2.5: expected a whole number from 1 to 10,000",)),
     "true is no number": (methods(DIFFUSION | {"k": True}), ("k = True: expected a whole number of at least 1",)),
     "number that is too small": (methods(DIFFUSION | {"k": [5, 0]}), ("k = 0: expected a whole number of at least 1",)),
     "number beyond all floats": (methods(DIFFUSION | {"gamma": 10**400}), ("gamma = 1000", "expected a number above 0")),
@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[Change, tuple[str, ...]]] = {
         methods(DIFFUSION | {"prior": "seeds"}),
         ("eta = 'column' has no prior",),
     ),
-    "alpha above one": (methods(DIFFUSION | {"alpha": 1.5}), ("alpha", "1.5", "above 0 and up to 1")),
+    "alpha above one": (methods(DIFFUSION | {"alpha": 1.5}), ("alpha", "1.5", "from 1e-06 to 1")),
     "tuned and not": (methods(LOGREG | {"weight_decay": 1.0}), ("weight_decay is given here and in [methods.tune]",)),
     "fusion of nothing": (methods(DIFFUSION, FUSION), ("of = 'logreg': no such method",)),
     "fusion the wrong way round": (
@@ -157,7 +157,7 @@ def test_mistake_is_refused_with_what_is_valid(quick_folder: Path, mistake: str)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [("n = [1", "not readable as TOML"), (b"\xff\xfe", "not readable as TOML"), (None, "no such file")]
+    ("content", "told"), [("n = [1", "not readable as TOML"), (b"\xff\xfe", "byte 0 is not UTF-8"), (None, "no such file")]
 )
 def test_unreadable_config(tmp_path: Path, content: str | bytes | None, told: str) -> None:
     path = tmp_path / "config.toml"
@@ -214,3 +214,10 @@ def test_ready_made_configs_are_right(path: Path) -> None:
     config = read_config(path)
     assert config.name == path.stem
     assert config.draws == 5
+
+
+def test_long_values_are_shortened_in_messages(tmp_path: Path) -> None:
+    path = write_config(tmp_path, small_config(draws="many" * 10_000))
+    with pytest.raises(InputError, match=r"draws = 'manymany.* \.\.\. .*expected a whole number") as refused:
+        read_config(path)
+    assert len(str(refused.value)) < 600

@@ -263,7 +263,7 @@ def test_object_folder_that_is_a_link_is_found(store: Store, tmp_path: Path) -> 
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Corrupt):
         store.open_artifact(SEEDS)
-    assert [problem.artifact for problem in problems(store)] == [SEEDS]
+    assert [problem.artifact for problem in problems(store)] == [SEEDS, f"objects/{folder.name}"]
 
 
 def test_strangers_among_the_names_are_reported_and_stop_nothing(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,20 @@ def test_interrupted_import_starts_from_the_beginning_after_a_collection(used: S
     outcome = import_descriptors(used.path, inputs.request("test", name="others.npy"))
     assert outcome.chunks_found == 0
     assert problems(used) == []
+
+
+@pytest.mark.parametrize("removed", ["work", "work/descriptors.test", "work/descriptors.test/object/vectors"])
+def test_draft_that_its_run_removes_meanwhile_is_no_error(used: Store, monkeypatch: pytest.MonkeyPatch, removed: str) -> None:
+    gone = used.path / removed
+    assert gone.is_dir()
+    for name in ("scandir", "listdir"):
+        original = getattr(os, name)
+
+        def slowly(path: Any, original: Any = original) -> Any:
+            if not isinstance(path, int) and Path(path) == gone:
+                shutil.rmtree(gone, ignore_errors=True)
+            return original(path)
+
+        monkeypatch.setattr(os, name, slowly)
+    assert [item.folder.parent.name for item in find_garbage(used)].count("objects") == 2
+    assert not gone.exists()

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import import_descriptors
-from tests.support.paths import ROOT
 from tests.support.stores import (
     SMALL_CHUNKS,
     Inputs,
@@ -23,27 +18,23 @@ from tests.support.stores import (
     problems,
     tree,
 )
+from tests.support.sweeping import swept
 
 
-def kill_at_every_step(scenario: str, moment: str, folder: Path, every: int = 1) -> dict[str, int]:
-    """The number of kills by system call; `killing.py` asserts the state of the store after each.
+def kill_at_every_step(stage: str, kind: str, folder: Path, every: int = 1) -> dict[str, int]:
+    """The number of kills by system call; `sweeping.py` asserts the state of the store after each.
 
     Long runs are killed at one step in `every`: killing them at each step takes minutes.
     """
-    command = [sys.executable, "-m", "tests.support.killing", scenario, moment, str(folder), str(every)]
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    kills: dict[str, int] = json.loads(done.stdout)
-    return kills
+    return swept(stage, f"killed {kind}", folder, every)
 
 
 def test_import_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
-    kills = kill_at_every_step("seeds", "before", quick_folder)
+    kills = kill_at_every_step("import-seeds", "before", quick_folder)
     assert sum(kills.values()) > 200
     assert set(kills) >= {
         "mkdir",
-        "open",
+        "create",
         "posix_fallocate",
         "write",
         "fsync",
@@ -56,33 +47,34 @@ def test_import_killed_before_any_step_resumes_to_identical_bytes(quick_folder: 
 
 
 def test_import_killed_after_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
-    assert sum(kill_at_every_step("background", "after", quick_folder).values()) > 150
+    assert sum(kill_at_every_step("import-background", "after", quick_folder).values()) > 150
 
 
 def test_build_graph_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
-    assert sum(kill_at_every_step("build", "before", quick_folder, every=3).values()) > 66
+    assert sum(kill_at_every_step("build-graph", "before", quick_folder, every=3).values()) > 66
 
 
 def test_logreg_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
     assert sum(kill_at_every_step("logreg", "before", quick_folder).values()) > 100
 
 
-@pytest.mark.parametrize("moment", ["before", "after", "torn"])
-def test_diffusion_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, moment: str) -> None:
-    assert sum(kill_at_every_step("diffuse", moment, quick_folder, every=7).values()) > (7 if moment == "torn" else 28)
+@pytest.mark.parametrize("kind", ["before", "after", "within"])
+def test_diffusion_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, kind: str) -> None:
+    assert sum(kill_at_every_step("diffuse", kind, quick_folder, every=7).values()) > (7 if kind == "within" else 28)
 
 
-@pytest.mark.parametrize("moment", ["before", "after", "torn"])
-def test_diffusion_with_coupled_classes_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, moment: str) -> None:
-    assert sum(kill_at_every_step("coupled", moment, quick_folder, every=7).values()) > (7 if moment == "torn" else 28)
+@pytest.mark.parametrize("kind", ["before", "after", "within"])
+def test_diffusion_with_coupled_classes_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, kind: str) -> None:
+    kills = kill_at_every_step("diffuse-coupled", kind, quick_folder, every=7)
+    assert sum(kills.values()) > (7 if kind == "within" else 28)
 
 
 def test_import_killed_in_the_middle_of_a_write_resumes_to_identical_bytes(quick_folder: Path) -> None:
-    assert sum(kill_at_every_step("seeds", "torn", quick_folder).values()) > 50
+    assert sum(kill_at_every_step("import-seeds", "within", quick_folder).values()) > 50
 
 
 def test_replacement_killed_at_any_step_shows_the_old_artifact_or_the_new_one_whole(quick_folder: Path) -> None:
-    assert sum(kill_at_every_step("replaced", "before", quick_folder).values()) > 100
+    assert sum(kill_at_every_step("import-again", "before", quick_folder).values()) > 100
 
 
 def test_interrupted_import_tells_how_many_chunks_it_found_and_does_not_write_them_again(

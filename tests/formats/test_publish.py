@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmdiff.formats.errors import BadOption, BadRow, CountMismatch, DiskFull, InputError, Locked
+from mmdiff.formats.errors import BadOption, BadRow, Corrupt, CountMismatch, DiskFull, InputError, Locked
 from mmdiff.formats.storage import seam
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
@@ -386,3 +386,35 @@ def test_no_room_at_any_step_is_an_error_in_words_and_with_room_the_same_command
 def test_labels_of_another_length_are_refused_with_both_numbers(quick_folder: Path, inputs: Inputs) -> None:
     with pytest.raises(CountMismatch, match="599 labels for the 600 rows"):
         import_descriptors(quick_folder / "store", bad_inputs(inputs)["too few labels"])
+
+
+@pytest.mark.parametrize("lost", ["a chunk", "all chunks but a part"])
+def test_array_that_a_power_cut_left_incomplete_is_adopted_again(quick_folder: Path, lost: str) -> None:
+    """The folder got its final name, and the names of chunks in it did not reach the disk."""
+    values = values_for((9000,), "int32")
+    with Publication(quick_folder / "store", ["models/x"], "a test") as publication:
+        draft = publication.draft("models/x", recipe())
+        scratch = draft.scratch("pass_x", values.shape, "int32")
+        scratch.fill(values)
+        left = draft.folder_of("x")
+        shutil.copytree(scratch.folder, left)
+        chunks = sorted(left.glob("c.*"))
+        if lost == "a chunk":
+            chunks[1].unlink()
+        else:
+            for chunk in chunks:
+                chunk.unlink()
+            (left / "c.0.part").write_bytes(b"torn")
+        draft.adopt(scratch, "x")
+        artifact = publication.publish(draft, {}, {"command": "a test"})
+        publication.link({"models/x": artifact})
+    assert (Store.open(quick_folder / "store").open_artifact("models/x").array("x") == values).all()
+
+
+def test_chunk_that_is_lost_before_publication_is_an_error_with_its_name(quick_folder: Path) -> None:
+    with Publication(quick_folder / "store", ["models/x"], "a test") as publication:
+        draft = publication.draft("models/x", recipe())
+        writer = draft.array("x", (9000,), "int32")
+        writer.write(0, values_for((writer.spec.rows_per_chunk,), "int32"))
+        with pytest.raises(Corrupt, match=r"models/x, array x: chunk c\.1 cannot be read back"):
+            publication.publish(draft, {}, {"command": "a test"})

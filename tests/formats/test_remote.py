@@ -20,6 +20,7 @@ from mmdiff.formats.errors import Unreachable
 from mmdiff.formats.remote import fetching
 from mmdiff.formats.remote.fetching import fetch
 from mmdiff.formats.remote.remote import Remote
+from mmdiff.formats.storage import seam
 from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import import_descriptors
 from mmdiff.runtime.progress import silent
@@ -400,3 +401,30 @@ def test_fetch_in_python(store: Store, quick_folder: Path) -> None:
     assert remote.names == store.names()
     [fetched] = fetch(remote, [PCA], quick_folder / "here", silent)
     assert fetched.object == store.id(PCA)
+
+
+def test_a_fetch_that_is_interrupted_leaves_no_input_without_its_name(store: Store, quick_folder: Path) -> None:
+    url = upload(store.path, "memory://store")
+    local, point = quick_folder / "local", seam.point
+    for names in (["descriptors/background", "models/pca"], ["models/pca", "descriptors/background"]):
+        shutil.rmtree(local, ignore_errors=True)
+        linked: list[str] = []
+
+        def noted(name: Path, target: str, scratch: Path, linked: list[str] = linked) -> None:
+            linked.append(name.name)
+            point(name, target, scratch)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(seam, "point", noted)
+            fetched = fetch(Remote.open(url), names, local, silent)
+        assert linked == ["pca", "background"]
+        assert [item.artifact for item in fetched] == names
+
+
+def test_the_work_folder_of_a_fetch_killed_at_its_end_goes_with_the_next_fetch(store: Store, quick_folder: Path) -> None:
+    url, local = upload(store.path, "memory://store"), quick_folder / "local"
+    fetch(Remote.open(url), ["models/pca"], local, silent)
+    (local / "work" / "models.pca").mkdir(parents=True)
+    (local / "work" / "models.pca" / "lock").touch()
+    fetch(Remote.open(url), ["models/pca"], local, silent)
+    assert not (local / "work").exists()

@@ -137,6 +137,9 @@ def knn_arrays() -> Arrays:
     }
 
 
+GRAPH_FACTS = {"nodes": 3, "edges": 6, "background": 3, "seeds": 0, "test": 0, "reciprocal": 1.0}
+
+
 def with_value(array: str, at: Any, value: Any) -> Callable[[Arrays], Arrays]:
     def change(arrays: Arrays) -> Arrays:
         changed = arrays[array].copy()
@@ -160,6 +163,9 @@ def with_value(array: str, at: Any, value: Any) -> Callable[[Arrays], Arrays]:
         ("graph", lambda arrays: arrays | {"weights": -np.ones(6, np.float32)}, "weights", "is negative"),
         ("graph", lambda arrays: arrays | {"weights": np.ones(5, np.float32)}, "weights", "5 values instead of 6"),
         ("graph", lambda arrays: {"indptr": arrays["indptr"]}, "indices", "missing"),
+        ("graph", lambda arrays: arrays | {"order": arrays["order"][:2]}, "order", "2 entries for 3 rows of the background"),
+        ("knn", with_value("similarities", (1, 0), np.nan), "similarities", "row 1: similarities that are not finite"),
+        ("knn", with_value("similarities", (1, 0), np.inf), "similarities", "row 1: similarities that are not finite"),
         ("knn", with_value("neighbors", (1, 0), 12), "neighbors", "row 1: neighbours beyond the 10 nodes"),
         ("knn", lambda arrays: arrays | {"similarities": np.ones((2, 3), np.float32)}, "similarities", "of shape"),
     ],
@@ -167,7 +173,7 @@ def with_value(array: str, at: Any, value: Any) -> Callable[[Arrays], Arrays]:
 def test_verify_finds_what_cannot_be(
     quick_folder: Path, kind: str, change: Callable[[Arrays], Arrays], array: str, told: str
 ) -> None:
-    arrays, facts = (graph_arrays(), {}) if kind == "graph" else (knn_arrays(), {"nodes": 10})
+    arrays, facts = (graph_arrays(), GRAPH_FACTS) if kind == "graph" else (knn_arrays(), {"nodes": 10})
     name = "graph/W" if kind == "graph" else "knn/BL"
     publish(quick_folder / "good", name, arrays, recipe(kind), facts)
     assert problems(Store.open(quick_folder / "good")) == []
@@ -178,7 +184,7 @@ def test_verify_finds_what_cannot_be(
 
 def test_lists_whose_manifest_does_not_tell_the_nodes_are_found(quick_folder: Path) -> None:
     publish(quick_folder / "store", "knn/BL", knn_arrays(), recipe("knn"))
-    assert "how many nodes" in problems(Store.open(quick_folder / "store"))[0].what
+    assert "how many nodes" in problems(Store.open(quick_folder / "store"))[-1].what
 
 
 def test_graph_whose_arrays_do_not_fit_is_not_opened(quick_folder: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +30,7 @@ from tests.support.graphs import SomeLists, anew, lists_of_all_kinds, make_graph
 from tests.support.naive import naive_symmetrise, naive_weights
 from tests.support.paths import ROOT
 from tests.support.stores import SMALL_CHUNKS, chunk_inodes, chunks_of, problems, tree
+from tests.support.sweeping import swept
 
 blocks = st.sampled_from([20, 150, 1 << 19])
 ranges = st.sampled_from([30, 200, 1 << 32])
@@ -252,12 +251,10 @@ def test_chunks_of_an_interrupted_run_are_not_taken_for_those_of_another_graph(q
     assert tree(quick_folder / "store") == tree(quick_folder / "other")
 
 
-@pytest.mark.parametrize("moment", ["before", "torn"])
+@pytest.mark.parametrize("moment", ["before", "within"])
 def test_killed_at_any_step_it_resumes_to_identical_bytes(quick_folder: Path, moment: str) -> None:
-    command = [sys.executable, "-m", "tests.support.killing", "graph", moment, str(quick_folder)]
-    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert sum(json.loads(done.stdout).values()) > (150 if moment == "before" else 40)
+    kills = swept("import-graph", f"killed {moment}", quick_folder)
+    assert sum(kills.values()) > (150 if moment == "before" else 40)
 
 
 def test_memory_stays_within_what_is_allowed(tmp_path: Path) -> None:

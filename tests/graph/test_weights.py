@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mmdiff
 from mmdiff.formats.errors import BadOption
 from mmdiff.graph.weights import Weighting, choose, parameters
 from mmdiff.kernels.constants import NONE
@@ -68,9 +70,15 @@ def test_options_name_a_weighting() -> None:
         (("constant", 0.5, None), "sigma does not go with"),
         (("gaussian", 0.5, 1.0), "lambda_ does not go with"),
         (("gausian", 0.5, None), "edge_weights='gausian': not one of the choices. Did you mean gaussian"),
-        (("gaussian", 0.0, None), "a positive number"),
-        (("gaussian", float("nan"), None), "a positive number"),
-        (("meaningful", None, -1.0), "a positive number"),
+        (("gaussian", 0.0, None), "sigma=0.0: expected a number from 1e-09 to 1e[+]09"),
+        (("gaussian", float("nan"), None), "sigma=nan: expected a number"),
+        (("gaussian", 1e-300, None), "sigma=1e-300: expected a number"),
+        (("gaussian", 1e300, None), r"sigma=1e\+300: expected a number"),
+        (("gaussian", 10**400, None), r"sigma=\(a number of about 401 digits\): expected a number"),
+        (("gaussian", "0.5", None), "sigma='0.5': expected a number"),
+        (("meaningful", None, -1.0), "lambda_=-1.0: expected a number"),
+        (("meaningful", None, 1e300), r"lambda_=1e\+300: expected a number"),
+        (("meaningful", None, float("inf")), "lambda_=inf: expected a number"),
     ],
 )
 def test_options_that_name_none_are_refused(options: Any, told: str) -> None:
@@ -83,3 +91,37 @@ def test_lambda_with_which_all_weights_would_vanish_is_refused_with_one_that_is_
         Weighting("meaningful", 0.01).check(30)
     least = float(str(refused.value).split("Use ")[1].split(" ")[0])
     Weighting("meaningful", least).check(30)
+
+
+@pytest.mark.parametrize("formula", ["gaussian", "meaningful"])
+@pytest.mark.parametrize("parameter", [1e-9, 1e9])
+def test_weights_are_finite_at_the_bounds_of_their_parameter(formula: Any, parameter: float) -> None:
+    neighbors = np.arange(5, dtype=np.uint32)[None]
+    weights = Weighting(formula, parameter).of(neighbors, np.array([[1, 0.999, 0.5, 0, -1]], np.float32))
+    assert np.isfinite(weights).all()
+
+
+def test_weights_that_are_not_finite_name_the_parameter() -> None:
+    neighbors, similarities = np.arange(3, dtype=np.uint32)[None], np.array([[0.5, 0, -np.inf]], np.float32)
+    with pytest.raises(BadOption, match=r"lambda_=5.0: some weights are not finite"):
+        Weighting("meaningful", 5.0).of(neighbors, similarities)
+
+
+def test_missing_neighbours_are_no_weights_that_are_not_finite() -> None:
+    neighbors, similarities = np.array([[3, NONE]], np.uint32), np.array([[1, -np.inf]], np.float32)
+    assert np.isfinite(Weighting("meaningful", 5.0).of(neighbors, similarities)).all()
+
+
+def test_bandwidth_that_separates_all_nodes_is_refused(tmp_path: Path) -> None:
+    store = mmdiff.open(tmp_path / "store", create=True)
+    store.add(np.random.default_rng(0).normal(size=(40, 4)))
+    with pytest.raises(BadOption, match=r"sigma=0.001: all weights between different nodes are zero, so no label could spread"):
+        store.build_graph(k=5, edge_weights="gaussian", sigma=1e-3)
+    assert "graph/W" not in store
+    store.build_graph(k=5, edge_weights="gaussian", sigma=1.0)
+
+
+def test_arrays_are_refused_the_same_parameters() -> None:
+    X = np.random.default_rng(0).normal(size=(40, 4))
+    with pytest.raises(BadOption, match=r"sigma=1e-300: expected a number"):
+        mmdiff.knn_graph(X, k=5, edge_weights="gaussian", sigma=1e-300)

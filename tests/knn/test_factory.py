@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadOption, MissingExtra
+from mmdiff.formats.errors import BadOption, MissingExtra, Parameter
 from mmdiff.knn.faiss_index.factory import FactoryIndex, doubling, recall_of, sample_rows, staircase
 from mmdiff.runtime.progress import silent
 
@@ -164,7 +164,7 @@ def test_what_faiss_rejects_is_refused_with_its_reason(clustered: Truth, factory
     with pytest.raises(BadOption) as refusal:
         build(clustered[0], factory)
     instead = "Use auto, flat, or a factory string such as IVF4096,Flat."
-    assert str(refusal.value) == f"index={factory!r}: faiss rejects it ({reason}). {instead}"
+    assert str(refusal.value) == f"{Parameter('index', factory)}: faiss rejects it ({reason}). {instead}"
     assert refusal.value.exit_code == 2
 
 

@@ -246,11 +246,11 @@ def test_tuning_with_one_seed_a_class_is_refused(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "--lr 0": "--lr 0: a learning rate above 0 is needed, such as 1.",
-    "--lr nan": "--lr nan: a learning rate above 0 is needed, such as 1.",
-    "--batch-size 0": "--batch-size 0: at least 1 is needed.",
-    "--iterations 0": "--iterations 0: at least 1 is needed.",
-    "--weight-decay -1": "--weight-decay -1: 0 or more is needed, such as 0.0003.",
+    "--lr 0": "--lr 0: expected a number from 1e-09 to 1e+09. For example 1.",
+    "--lr nan": "--lr nan: expected a number from 1e-09 to 1e+09. For example 1.",
+    "--batch-size 0": "--batch-size 0: expected a whole number from 1 to 65,536. For example 256.",
+    "--iterations 0": "--iterations 0: expected a whole number from 1 to 100,000,000. For example 1000.",
+    "--weight-decay -1": "--weight-decay -1: expected a number from 0 to 1e+09. For example 0.0003.",
     "--tune --lr 1 --weight-decay 0": "--tune chooses --lr, --weight-decay. Leave out one or the other.",
     "--device gpu": "--device gpu: torch finds no GPU. Use --device cpu, or a torch that was built for your GPU.",
     "--name a/b": "'models/a/b' is not the name of an artifact. "

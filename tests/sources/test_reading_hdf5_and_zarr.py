@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
+from zarr.codecs import ShardingCodec
 
 from mmdiff.formats.errors import MissingExtra, UnreadableSource
 from mmdiff.formats.sources.opening import open_source
@@ -175,3 +177,79 @@ def test_threads_read_at_once(tmp_path: Path, name: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         for start, rows in zip(starts, pool.map(lambda s: source.read(s, s + 20), starts), strict=True):
             np.testing.assert_array_equal(rows, X[start : start + 20])
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_missing_chunks_are_found_by_name_and_not_by_count(tmp_path: Path, zarr_format: int) -> None:
+    write_zarr(tmp_path / "x.zarr", zarr_format=zarr_format)
+    chunk = tmp_path / "x.zarr" / ("c/3/1" if zarr_format == 3 else "3.1")
+    chunk.rename(chunk.with_name("another"))
+    with pytest.raises(UnreadableSource, match=r"x\.zarr: 20 of 21 chunks are on disk"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_chunks_missing_from_shards_are_not_zeros(tmp_path: Path, location: Any) -> None:
+    sharding = ShardingCodec(chunk_shape=(10, 4), index_location=location)
+    array = zarr.create_array(
+        tmp_path / "x.zarr", shape=(45, 12), dtype="f4", chunks=(50, 12), serializer=sharding, compressors=None
+    )
+    array[:] = X[:45]
+    np.testing.assert_array_equal(open_source([str(tmp_path / "x.zarr")]).read(0, 45), X[:45])
+    array = zarr.create_array(
+        tmp_path / "x.zarr",
+        shape=(45, 12),
+        dtype="f4",
+        chunks=(50, 12),
+        serializer=sharding,
+        compressors=None,
+        overwrite=True,
+    )
+    array[:20] = X[:20]
+    with pytest.raises(UnreadableSource, match=r"x\.zarr: 9 chunks are not in their shards and would read as 0\.0"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+def test_a_missing_shard_is_not_zeros(tmp_path: Path) -> None:
+    write_zarr(tmp_path / "x.zarr", chunks=(10, 12), shards=(50, 12))
+    (tmp_path / "x.zarr/c/2/0").unlink()
+    with pytest.raises(UnreadableSource, match=r"x\.zarr: 3 of 4 chunks are on disk"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+def test_a_chunk_that_needs_far_more_memory_than_the_folder_has_bytes_is_refused(tmp_path: Path) -> None:
+    write_zarr(tmp_path / "x.zarr", zarr_format=2)
+    metadata = json.loads((tmp_path / "x.zarr/.zarray").read_text())
+    metadata |= {"chunks": [1 << 30, 1 << 10], "shape": [4, 4]}
+    (tmp_path / "x.zarr/.zarray").write_text(json.dumps(metadata))
+    with pytest.raises(UnreadableSource, match=r"x\.zarr: a chunk takes 4,398,046,511,104 bytes of memory.*smaller chunks"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"chunks": [0, 5]}, {"shape": [1 << 70, 12]}, {"shape": [1 << 40, 1 << 20]}, {"chunks": []}]
+)
+def test_impossible_shapes_of_zarr_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    write_zarr(tmp_path / "x.zarr", zarr_format=2)
+    metadata = json.loads((tmp_path / "x.zarr/.zarray").read_text()) | changes
+    (tmp_path / "x.zarr/.zarray").write_text(json.dumps(metadata))
+    with pytest.raises(UnreadableSource, match=r"x\.zarr"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+@pytest.mark.parametrize("place", [".zattrs", "0.0", "sub/.zarray"])
+def test_a_pipe_within_a_zarr_folder_does_not_hang(tmp_path: Path, place: str) -> None:
+    write_zarr(tmp_path / "x.zarr", zarr_format=2)
+    pipe = tmp_path / "x.zarr" / place
+    pipe.parent.mkdir(exist_ok=True)
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    with pytest.raises(UnreadableSource, match=r"x\.zarr/.*: not a regular file"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+def test_huge_zarr_metadata_are_refused(tmp_path: Path) -> None:
+    write_zarr(tmp_path / "x.zarr", zarr_format=2)
+    os.truncate(tmp_path / "x.zarr/.zattrs", 1 << 40)
+    with pytest.raises(UnreadableSource, match=r"\.zattrs: metadata of 1,099,511,627,776 bytes"):
+        open_source([str(tmp_path / "x.zarr")])

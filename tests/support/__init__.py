@@ -1,1 +1,1 @@
-"""Shared parts of the tests: naive twins, stores, graphs, killing, remote servers."""
+"""Shared parts of the tests: naive twins, stores, graphs, faults and kills, remote servers."""

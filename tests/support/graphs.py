@@ -70,7 +70,8 @@ def make_graph(
     with Publication(path, ["graph/W"], "a test") as publication:
         draft = publication.draft("graph/W", Recipe("graph", 1, {}, {}))
         facts = symmetrise(lists, draft, memory, progress, weighting)
-        artifact = publication.publish(draft, facts, {"command": "a test"})
+        roles = {"background": facts["nodes"], "seeds": 0, "test": 0}
+        artifact = publication.publish(draft, facts | roles, {"command": "a test"})
         publication.link({"graph/W": artifact})
     return Store.open(path).open_artifact("graph/W")
 

@@ -20,6 +20,8 @@ from mmdiff.formats.sources.columns.npy import fixed_width_strings
 from mmdiff.formats.storage.strings import Strings
 
 _LISTS = (list, tuple, np.ndarray)
+# Longer numbers cannot be written as text within Python's limit, and identify nothing.
+_MOST_BITS = 1024
 # The missing values of pandas, which is not imported here.
 _MISSING_TYPES = ("NAType", "NaTType")
 
@@ -54,7 +56,7 @@ def _of_lists(rows: Sequence[Any], what: str) -> Column:
     lengths = np.array([len(row) for row in lists])
     flat = np.empty(int(lengths.sum()), object)
     flat[:] = [value for row in lists for value in row]
-    return Column.of_lists(_values(flat, what, np.repeat(np.arange(len(lists)), lengths)), lengths)
+    return Column.of_lists(_values(flat, what, np.repeat(np.arange(len(lists)), lengths)), lengths, what)
 
 
 def _values(flat: NDArray[Any], what: str, row_of: NDArray[np.int64]) -> NDArray[np.int64] | Strings:
@@ -106,6 +108,11 @@ def _numbers(given: Sequence[tuple[int, Any]], count: int, what: str, row_of: ND
         if isinstance(value, float | np.floating):
             whole_numbers(np.array([value]), f"{what}, row {row_of[at]}")
         whole[at] = int(value)
+        if whole[at].bit_length() > _MOST_BITS:
+            raise BadLabels(
+                f"{what}, row {row_of[at]}: a number of {whole[at].bit_length():,} bits, expected at most {_MOST_BITS}. Use "
+                "smaller numbers, or names."
+            )
     if all(-(1 << 63) <= value < 1 << 63 for value in whole.values()):
         numbers = np.full(count, -1, np.int64)
         numbers[list(whole)] = list(whole.values())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.base import Column
 from mmdiff.formats.sources.columns.integers import int64_or_strings, integers_or_strings, whole_numbers
+from mmdiff.formats.sources.limits import readable
 from mmdiff.formats.sources.many import concatenate_strings
 from mmdiff.formats.sources.npy import NpyHeader, read_header, read_rows
 from mmdiff.formats.sources.rawfile import RawFile
@@ -20,6 +21,9 @@ from mmdiff.formats.storage.strings import Strings
 
 # Each fixed-width string takes the space of the longest, so they are converted in blocks.
 BLOCK_BYTES = 64 << 20
+
+_LAST_CODE = 0x10FFFF
+_SURROGATES = (0xD800, 0xDFFF)
 
 
 def read_npy_column(path: Path) -> Column:
@@ -33,7 +37,8 @@ def read_npy_column(path: Path) -> Column:
         )
     if 0 in header.shape:
         raise UnreadableSource(f"{path}: holds no rows (shape {header.shape}). Check how it was written.")
-    return Column(_values(file, header), (*header.shape, 1)[1])
+    with readable(file.name, "labels or ids"):
+        return Column(_values(file, header), (*header.shape, 1)[1])
 
 
 def _values(file: RawFile, header: NpyHeader) -> NDArray[np.int64] | Strings:
@@ -71,6 +76,9 @@ def _flat(fixed: NDArray[Any]) -> Strings:
     """Fixed-width strings as UTF-8 without their padding."""
     if fixed.dtype.kind == "U":
         codes = _characters(fixed, np.uint32)
+        # numpy raises SystemError where it meets such a code.
+        if codes.max(initial=0) > _LAST_CODE or np.any((codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1])):
+            raise ValueError("a code that is not a character")
         if codes.max(initial=0) < 128:
             return _packed(codes, np.char.str_len(fixed))
         fixed = np.char.encode(fixed, "utf-8")

@@ -16,7 +16,6 @@ means "none" and becomes -1 or "". Blanks around the values of text files are dr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,18 @@ import numpy as np
 
 from mmdiff.formats.errors import BadLabels, UnreadableSource
 from mmdiff.formats.sources.base import Column
-from mmdiff.formats.sources.columns.integers import integers_or_strings
+from mmdiff.formats.sources.columns.integers import MAX_DIGITS, integers_or_strings
 from mmdiff.formats.sources.columns.npy import read_npy_column
 from mmdiff.formats.sources.columns.parquet import read_parquet_column
+from mmdiff.formats.sources.documents import read_json
 from mmdiff.formats.sources.spec import choose_column, refuse_inner, split_spec
-from mmdiff.formats.sources.text import read_cells, read_lines, read_text
+from mmdiff.formats.sources.text import read_cells, read_lines
 from mmdiff.formats.storage.strings import Strings
+
+# Names of a million classes.
+NAMES_BYTES = 16 << 20
+
+_SHOWN = 80
 
 HEADERS = ("label", "labels", "class", "id", "ids", "name")
 
@@ -48,6 +53,8 @@ def read_class_names(path: str | Path) -> dict[int, str]:
     for where, number, name in readers[path.suffix.lower()](path):
         if not name:
             raise BadLabels(f"{path}, {where}: class {number} has an empty name. Give it one.")
+        if not is_unicode(name):
+            raise BadLabels(f"{path}, {where}: the name {name!r} has half a character (a lone surrogate). Correct it.")
         if number in where_number:
             raise BadLabels(f"{path}: class {number} in {where_number[number]} and again in {where}. Remove one of them.")
         if name in where_name:
@@ -60,25 +67,25 @@ def read_class_names(path: str | Path) -> dict[int, str]:
 
 
 def _from_lines(path: Path) -> Iterator[tuple[str, int, str]]:
-    for i, name in enumerate(read_lines(path)):
+    for i, name in enumerate(read_lines(path, NAMES_BYTES)):
         yield f"line {i + 1}", i, name
 
 
 def _from_csv(path: Path) -> Iterator[tuple[str, int, str]]:
-    for i, (line, cells) in enumerate(read_cells(path)):
+    for i, (line, cells) in enumerate(read_cells(path, NAMES_BYTES)):
         if i == 0 and not _is_number(cells[0]):
             continue
         if len(cells) != 2 or not _is_number(cells[0]):
-            raise UnreadableSource(f"{path}, line {line}: found {','.join(cells)!r}, expected number,name. Fix the line.")
+            raise UnreadableSource(
+                f"{path}, line {line}: found {_shortened(','.join(cells))}, expected number,name "
+                f"with a number of at most {MAX_DIGITS} digits. Fix the line."
+            )
         yield f"line {line}", int(cells[0]), cells[1]
 
 
 def _from_json(path: Path) -> Iterator[tuple[str, int, str]]:
-    try:
-        # Pairs, since a dict would silently keep the last of two equal keys.
-        content = json.loads(read_text(path), object_pairs_hook=tuple)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UnreadableSource(f"{path}: not readable as JSON ({error}). Fix the file.") from error
+    # Pairs, since a dict would silently keep the last of two equal keys.
+    content = read_json(path, tuple)
     pairs = enumerate(content) if isinstance(content, list) else content
     if not isinstance(content, list | tuple):
         raise UnreadableSource(f"{path}: found a single {type(content).__name__}, expected a list or an object.")
@@ -89,20 +96,39 @@ def _from_json(path: Path) -> Iterator[tuple[str, int, str]]:
 def _entry(path: Path, i: int, key: int | str, value: Any) -> tuple[int, str]:
     if isinstance(value, str) and _is_number(str(key)):
         return int(key), value
-    if isinstance(key, str) and type(value) is int and value >= 0:
+    if isinstance(key, str) and type(value) is int and 0 <= value < 10**MAX_DIGITS:
         return value, key
     raise UnreadableSource(
-        f"{path}, entry {i + 1}: found {key!r}: {value!r}, expected a list of names, number -> name or name -> number. "
-        "Fix the entry."
+        f"{path}, entry {i + 1}: found {_shortened(key)}: {_shortened(value)}, expected a list of names, number -> name or "
+        "name -> number. "
+        f"Class numbers are 0 or more, and have at most {MAX_DIGITS} digits. Fix the entry."
     )
 
 
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    """Whether a text is a class number, of at most as many digits as labels may have."""
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
-def read_column(spec: str) -> Column:
-    """Labels or ids from `file` or `file::column`."""
+def is_unicode(name: str) -> bool:
+    """Whether a name can be stored as UTF-8; JSON escapes can spell half a character."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_column(spec: str, rows: int | None = None) -> Column:
+    """Labels or ids from `file` or `file::column`.
+
+    `rows` is the number of embeddings, where it is known: a compressed column of another length is not decoded.
+    """
     path, inner = split_spec(spec)
     match path.suffix.lower():
         case ".npy":
@@ -114,7 +140,7 @@ def read_column(spec: str) -> Column:
         case ".csv":
             return _of_texts(path, Strings.of(_csv_values(path, inner)))
         case ".parquet":
-            return read_parquet_column(path, inner)
+            return read_parquet_column(path, inner, rows)
     raise UnreadableSource(
         f"{path}: labels and ids are read from .npy, .txt, .csv and .parquet, "
         f"not from {path.suffix or 'a file without ending'}. Convert it to one of these."

@@ -21,6 +21,7 @@ from mmdiff.diffusion.engine.product import SeedUpdate, product
 from mmdiff.diffusion.engine.states import Matrix, SqrtDegrees
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import SINKHORN_ROUNDS
+from mmdiff.formats.errors import Corrupt
 
 BLOCK_ROWS = 1 << 13
 _NO_ROWS = np.empty(0, np.float32)
@@ -143,6 +144,11 @@ class Coupled:
         parts = []
         for number, columns in enumerate(self.batches):
             stored, seeds = self.products.get(iteration, number), self._seeds[number]
+            if stored is None and iteration:
+                raise Corrupt(
+                    f"the product of iteration {iteration}, columns {columns.start} to {columns.stop - 1}, cannot be read back "
+                    "or has changed on the disk since it was written. Check the disk, then run the same command again."
+                )
             reset = slice(None) if reset_seeds or iteration == 0 else slice(0)
             parts.append(
                 Applied(

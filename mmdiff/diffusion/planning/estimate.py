@@ -28,6 +28,7 @@ from mmdiff.diffusion.variant import SINKHORN_ROUNDS
 from mmdiff.doctor.disk import measure
 from mmdiff.formats.storage.seam import free_bytes
 from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.publish import refuse_full_disk
 from mmdiff.formats.store.store import Store
 
 # The matrix that products are timed on, and the number of blocks.
@@ -76,6 +77,7 @@ def plan_diffuse(path: Path, request: Request) -> Plan:
     store = Store.open(path)
     prepared = prepare(store, request)
     needs, problem, variant = prepared.needs, prepared.problem, prepared.variant
+    refuse_full_disk(path, f"scores/{request.name}", needs.disk)
     memory = needs.memory
     with Stream(problem.graph) as stream:
         diffusion = prepared.diffusion(stream)

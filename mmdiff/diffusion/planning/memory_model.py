@@ -68,6 +68,11 @@ class Footprint:
         """An upper bound of the anonymous memory. Its first use loads the kernels and computes the cheap first products."""
         return self.most_memory if self.find_bound is None else min(self.most_memory, self.find_bound())
 
+    @property
+    def disk(self) -> int:
+        """Bytes on disk at the peak."""
+        return self.parts + self.states + self.artifact
+
     def summary(self) -> Json:
         """The footprint as plain values."""
         return {
@@ -75,7 +80,7 @@ class Footprint:
             "batches": self.batches,
             "spills": self.spills,
             "memory": self.memory,
-            "disk": self.parts + self.states + self.artifact,
+            "disk": self.disk,
             "workers": self.workers,
         }
 

@@ -20,6 +20,7 @@ from mmdiff.formats.store.store import Artifact
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.forest import Forest, Tree, by_cell
+from mmdiff.knn.choice import Costs, predict
 from mmdiff.knn.search.flat import Sample, draw
 from mmdiff.knn.search.topk import Lists, merge, settle_candidates
 from mmdiff.runtime.find_or_make import input_of
@@ -29,7 +30,9 @@ from mmdiff.runtime.threads import in_threads
 NAME = "models/cells"
 SCHEMA = 1
 
-_FEWEST, MOST = 3, 16
+FEWEST, MOST = 3, 16
+# The most passes over neighbours' neighbours.
+MOST_PASSES = 5
 _TUNING_QUERIES = 128
 _TRIAL_ROWS = 1024
 # Tuning aims higher than the recall by this share of 1 - recall: one more partition is cheaper than one more pass.
@@ -59,9 +62,14 @@ class Cells:
         return cls(vectors, order, artifact.array("centroids"), Forest.of(cell_of, members, offsets, rows))
 
 
-def recipe(background: Artifact, k: int, recall: float | None, seed: int) -> Recipe:
-    """The recipe of `models/cells`. With `recall` None there is one partition: the search does not use cells."""
-    parameters = {"k": k, "recall": recall, "seed": seed, "cell_rows": partition.CELL_ROWS}
+def recipe(background: Artifact, k: int, recall: float | None, seed: int, *, always: bool = False) -> Recipe:
+    """The recipe of `models/cells`. With `recall` None there is one partition: the search does not use cells.
+
+    `always` keeps the partitions even where exact search would be the better choice.
+    """
+    parameters: Json = {"k": k, "recall": recall, "seed": seed, "cell_rows": partition.CELL_ROWS}
+    if always:
+        parameters["always"] = True
     return Recipe("cells", SCHEMA, parameters, {"background": input_of(background)})
 
 
@@ -72,8 +80,15 @@ def make(draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) 
     trees, facts = [first], Json({"cells": len(first.offsets) - 1})
     if draft.recipe.parameters["recall"] is not None:
         facts["tuning"] = work.more_trees(trees)
+        if facts["tuning"].get("exact", False):
+            trees = [first]
     work.write(trees)
     return {**facts, "partitions": len(trees)}
+
+
+def prefers_exact(cells: Artifact) -> bool:
+    """Whether tuning found exact search to be the better choice."""
+    return bool(cells.manifest.facts.get("tuning", {}).get("exact", False))
 
 
 class _Work:
@@ -82,6 +97,7 @@ class _Work:
     def __init__(self, draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) -> None:
         self.draft, self.vectors, self.threads, self.progress = draft, vectors, threads, progress
         self.k, self.recall, self.seed = (draft.recipe.parameters[name] for name in ("k", "recall", "seed"))
+        self.always = "always" in draft.recipe.parameters
 
     def first(self) -> Tree:
         """Makes the partition that defines cell order, and rewrites the vectors in this order."""
@@ -92,19 +108,28 @@ class _Work:
         return self._on_disk(0, Tree(cell_of, every, every, offsets))
 
     def more_trees(self, trees: list[Tree]) -> Json:
-        """Adds partitions until a sample of rows, refined once, reaches the recall."""
+        """Adds partitions until a sample of rows, refined once, reaches the recall, or exact search is the better choice."""
         sample = draw(self.vectors, self.k, _TUNING_QUERIES, self.seed + 1)
         trial = Trial(self.vectors, sample, self.k)
-        reached, target = 0.0, self.recall + _HIGHER * (1 - self.recall)
+        recalls: list[float] = []
+        target, exact = self.recall + _HIGHER * (1 - self.recall), False
+        costs = Costs(len(self.vectors), self.k, _visited_rows(trees[0]))
         with self.progress("choosing partitions", MOST, "partitions") as advance:
-            while len(trees) < _FEWEST or (reached < target and len(trees) < MOST):
+            while len(trees) < FEWEST or (recalls[-1] < target and len(trees) < MOST and not exact):
                 quantizer = partition.train(self.vectors, self.seed + 1000 * len(trees))
                 cells = partition.cut_large(partition.assign_all(self.vectors, quantizer, self.threads, lambda _: None))
                 trees.append(self._on_disk(len(trees), Tree.of(cells)))
                 advance(1)
-                if len(trees) >= _FEWEST:
-                    reached = trial.recall(trees)
-        return {"partitions": len(trees), "recall": round(reached, 4), "queries": len(sample.rows)}
+                if len(trees) >= FEWEST:
+                    recalls.append(trial.recall(trees))
+                    exact = not self.always and self._prefers_exact(costs, recalls, target)
+        facts: Json = {"partitions": len(trees), "recall": round(recalls[-1], 4), "queries": len(sample.rows)}
+        return facts if self.always else {**facts, "exact": exact}
+
+    @staticmethod
+    def _prefers_exact(costs: Costs, recalls: Sequence[float], target: float) -> bool:
+        predicted = predict(costs, recalls, FEWEST, target, MOST, MOST_PASSES)
+        return predicted is not None and costs.prefers_exact(predicted)
 
     def write(self, trees: list[Tree]) -> None:
         """Writes the partitions one after the other, with consecutive cell numbers."""
@@ -162,6 +187,12 @@ class _Work:
             for count in in_threads(write, writer.missing, self.threads):
                 advance(count)
         self.vectors = writer.mapped()
+
+
+def _visited_rows(tree: Tree) -> float:
+    """The rows of the cell of a row, on average over rows."""
+    sizes = np.diff(tree.offsets).astype(np.float64)
+    return float((sizes**2).sum() / max(1.0, sizes.sum()))
 
 
 class Trial:

@@ -22,6 +22,7 @@ from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, as_matrix, exact, se
 from mmdiff.knn.search.refine import refine
 from mmdiff.knn.search.topk import Lists, keep_best, similarity, sort_best
 from mmdiff.knn.search.visits import gather, search_visited
+from mmdiff.knn.targets import with_reached
 
 # Up to this many multiply-adds the search is exhaustive: it takes some ten seconds.
 EXHAUSTIVE = 10**12
@@ -40,7 +41,7 @@ class Probe:
         """Tunes the number of probed cells on a sample of the points; few points are compared with all nodes instead."""
         self.cells, self.lists = cells, lists
         self.probes = 0
-        self.facts: Json = {"exhaustive": True, "recall": 1.0}
+        self.facts: Json = {"exhaustive": True, "recall": 1.0, "reached": True}
         if points.size * len(cells.vectors) > EXHAUSTIVE:
             self._tune(points, recall, seed)
 
@@ -58,7 +59,7 @@ class Probe:
         while reached.value < recall and self.probes < len(self.cells.centroids):
             self.probes *= 2
             reached = sample.recall(self.find(points[rows])[1])
-        self.facts = {"exhaustive": False, "probes": self.probes, **reached.to_json()}
+        self.facts = with_reached({"exhaustive": False, "probes": self.probes, **reached.to_json()}, recall)
 
 
 def search_cells(queries: NDArray[Any], cells: Cells, lists: NDArray[np.uint32], probes: int, k: int) -> Lists:
@@ -93,9 +94,10 @@ class Entrance:
     def __init__(self, cells: Cells, BB: Lists, points: NDArray[Any], recall: float, seed: int) -> None:
         self.cells, self.points = cells, points
         self.BB = BB
-        self.facts: Json = {"exhaustive": True, "recall": 1.0}
+        self.facts: Json = {"exhaustive": True, "recall": 1.0, "reached": True}
         self._points_of: list[NDArray[np.int64]] | None = None
-        if points.size * len(cells.vectors) > EXHAUSTIVE:
+        # With so few cells every point would probe all of them.
+        if points.size * len(cells.vectors) > EXHAUSTIVE and len(cells.centroids) > _FEWEST_PROBES:
             self._tune(recall, seed)
 
     def of(self, start: int, stop: int) -> Lists:
@@ -127,7 +129,8 @@ class Entrance:
             found = [set(self.of(row, row + 1)[0][0].tolist()) for row in rows.tolist()]
             total = sum(map(len, truth))
             reached = sum(len(a & b) for a, b in zip(truth, found, strict=True)) / total if total else 1.0
-        self.facts = {"exhaustive": False, "probes": probes, "recall": round(reached, 5), "queries": len(rows)}
+        facts = {"exhaustive": False, "probes": probes, "recall": round(reached, 5), "queries": len(rows)}
+        self.facts = with_reached(facts, recall)
 
     def _points_by_cell(self, probes: int) -> list[NDArray[np.int64]]:
         """The points that probe each cell."""

@@ -1,0 +1,129 @@
+"""The layouts of all kinds of artifacts: the arrays, facts and parameters that each has on disk, and its checks.
+
+Publishing, fetching and `verify` check artifacts against them. `docs/formats.md` is the specification; `mmdiff/kinds.py` adds
+what is shown and exported.
+"""
+
+from __future__ import annotations
+
+from mmdiff.formats.errors import BadResult
+from mmdiff.formats.store import checks
+from mmdiff.formats.store.kinds import NUMBER, ArrayRule, Layout, problems_of_content, string_arrays
+from mmdiff.formats.store.store import Artifact
+
+_ALL = (
+    Layout(
+        name="descriptors",
+        schema=1,
+        arrays={
+            "vectors": ArrayRule(("float32", "float16"), (2,), required=True),
+            "raw": ArrayRule(("float32", "float16", "uint8", "int8"), (2,)),
+            "labels": ArrayRule(("int32",), (1, 2)),
+            "class_numbers": ArrayRule(("int64",)),
+            **string_arrays("class_names"),
+            "ids": ArrayRule(("int64",)),
+            **string_arrays("ids"),
+            "dropped_ids": ArrayRule(("int64",)),
+            **string_arrays("dropped_ids"),
+        },
+        check=checks.check_descriptors,
+        facts={"rows": (int,), "dropped": (dict,)},
+        parameters={"role": (str,), "keep_raw": (bool,)},
+    ),
+    Layout(
+        name="pca",
+        schema=1,
+        arrays={
+            "mean": ArrayRule(("float32",)),
+            "components": ArrayRule(("float32",), (2,)),
+            "explained_variance": ArrayRule(("float32",)),
+        },
+        check=checks.check_pca,
+        facts={"width": (int,), "dims": (int,), "reduces": (bool,)},
+        parameters={"normalize": (bool,)},
+    ),
+    Layout(
+        name="cells",
+        schema=1,
+        arrays={
+            "vectors": ArrayRule(("float32", "float16"), (2,), required=True),
+            "order": ArrayRule(("uint32",), required=True),
+            "centroids": ArrayRule(("float32",), (2,), required=True),
+            "cell_of": ArrayRule(("uint32",), required=True),
+            "members": ArrayRule(("uint32",), required=True),
+            "offsets": ArrayRule(("int64",), required=True),
+        },
+        check=checks.check_cells,
+        facts={"cells": (int,), "partitions": (int,)},
+    ),
+    Layout(
+        name="knn",
+        schema=1,
+        arrays={
+            "neighbors": ArrayRule(("uint32",), (2,), required=True),
+            "similarities": ArrayRule(("float32",), (2,), required=True),
+        },
+        check=checks.check_knn,
+        facts={"nodes": (int,)},
+    ),
+    Layout(
+        name="graph",
+        schema=1,
+        arrays={
+            "indptr": ArrayRule(("int64",), required=True),
+            "indices": ArrayRule(("uint32",), required=True),
+            "scale": ArrayRule(("float32",), required=True),
+            "weights": ArrayRule(("float32", "float16")),
+            "order": ArrayRule(("uint32",)),
+        },
+        check=checks.check_graph,
+        facts={"nodes": (int,), "edges": (int,), "background": (int,), "seeds": (int,), "test": (int,), "reciprocal": NUMBER},
+    ),
+    Layout(
+        name="scores",
+        schema=1,
+        arrays={
+            "scores": ArrayRule(("float32",), (3,)),
+            "column_sums": ArrayRule(("float32",), (2,)),
+            "class_numbers": ArrayRule(("int64",), required=True),
+            **string_arrays("class_names"),
+            "top_classes": ArrayRule(("int32",), (2,)),
+            "top_scores": ArrayRule(("float32",), (2,)),
+        },
+        check=checks.check_scores,
+        facts={"tests": (int,), "classes": (int,), "planes": (list,)},
+        parameters={"method": (str,)},
+    ),
+    Layout(
+        name="logreg",
+        schema=1,
+        arrays={
+            "safetensors": ArrayRule(("uint8",), required=True),
+            "class_numbers": ArrayRule(("int64",), required=True),
+            **string_arrays("class_names"),
+        },
+        check=checks.check_logreg,
+        facts={"classes": (int,), "width": (int,), "samples": (int,)},
+    ),
+    Layout(
+        name="report",
+        schema=1,
+        arrays={
+            "planes": ArrayRule(("int64",), (2,), required=True),
+            "offsets": ArrayRule(("int64",), required=True),
+            "keys": ArrayRule(("uint8",), (2,), required=True),
+        },
+        check=checks.check_report,
+        facts={"tests": (dict,), "lines": (list,)},
+        parameters={"draws": (int,), "n": (list,), "methods": (list,)},
+    ),
+)
+
+LAYOUTS: dict[tuple[str, int], Layout] = {(layout.name, layout.schema): layout for layout in _ALL}
+
+
+def require_sound(artifact: Artifact, advice: str) -> None:
+    """Raises BadResult for an artifact that `verify` would call bad; it is not to be published."""
+    for array, what in problems_of_content(artifact, LAYOUTS):
+        place = f"array {array}: {what}" if array else what
+        raise BadResult(f"{artifact.name}: not published, since its content is wrong ({place}). {advice}")

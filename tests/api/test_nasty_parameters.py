@@ -1,0 +1,31 @@
+"""No value of a parameter of the Python API ends in an error that is not ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.support.nasty_options import World
+from tests.support.nasty_parameters import CALLS, QUICK, ApiWorld, api_cases
+from tests.support.stores import MEMORY
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[ApiWorld]:
+    before = Path.cwd()
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        made = ApiWorld(World(Path(folder)))
+        (Path(folder) / "here").mkdir()
+        os.chdir(Path(folder) / "here")
+        yield made
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_value_of_a_parameter_is_an_untyped_error_or_changes_the_store_when_refused(world: ApiWorld, call: str) -> None:
+    found = [wrong for case in api_cases(call, QUICK) if (wrong := world.run(case)) is not None]
+    assert not found, "\n".join(found)

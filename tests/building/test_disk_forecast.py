@@ -1,0 +1,88 @@
+"""Commands know how much disk they will need, and refuse to start where there is less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import mmdiff
+from mmdiff.building.memory_model import FEWEST, Sizes, disk_for_background, least_disk, peak_disk
+from mmdiff.cli import app
+from mmdiff.formats.errors import DiskFull
+from mmdiff.formats.store.publish import Publication
+from tests.support.nasty_options import World
+from tests.support.stores import MEMORY, recipe, tree
+
+FREE = 1000
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        yield World(Path(folder))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "import {folder}/seeds.npy --role background",
+        "build-graph --k 5",
+        "plan build-graph --k 5",
+        "diffuse --iterations 7",
+        "diffuse --iterations 2 --eta row",
+        "plan diffuse --iterations 7",
+        "logreg --iterations 30",
+        "experiment run {folder}/config.toml",
+    ],
+)
+def test_run_that_needs_more_disk_than_is_free_is_refused_before_it_starts(
+    world: World, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(world.store)
+    free = 100 if command.startswith(("logreg", "import")) else FREE
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: free)
+    words = command.format(folder=world.folder).split()
+    outcome = CliRunner().invoke(app, [*words, "--store", str(world.store)])
+    assert outcome.exit_code == 1, outcome.output
+    assert "bytes of disk are needed, but the disk of" in outcome.stderr
+    assert f"has {free:,} free. Make room (mmdiff gc may help), or put the store on another disk with --store FOLDER." in (
+        outcome.stderr
+    )
+    assert tree(world.store) == before
+
+
+def test_import_that_does_not_fit_leaves_no_store_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: FREE)
+    with pytest.raises(DiskFull, match="descriptors/background: about 12,800 bytes of disk are needed"):
+        mmdiff.open(tmp_path / "store", create=True).add(np.eye(100, 32) + 1)
+    assert not (tmp_path / "store").exists()
+
+
+def test_bytes_that_an_interrupted_run_has_written_are_not_needed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Publication(tmp_path / "store", ["graph/W"], "a test") as publication:
+        publication.draft("graph/W", recipe()).values("indptr", np.zeros(5000, np.int64))
+        monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: FREE)
+        publication.refuse_full_disk("graph/W", 40_000)
+        with pytest.raises(DiskFull, match="graph/W: about"):
+            publication.refuse_full_disk("graph/W", 400_000)
+
+
+def test_least_disk_is_below_the_usual_one_and_its_peak_counts_what_earlier_stages_leave() -> None:
+    sizes = Sizes(1_000_000, 256, "float32", 30)
+    cells, lists, *_ = least_disk(sizes, 0, flat=False, weighted=False).values()
+    assert peak_disk([cells, lists]) <= disk_for_background(sizes, FEWEST)
+    assert peak_disk([(5, 7), (3, 10), (1, 1)]) == 15
+    assert peak_disk([]) == 0
+
+
+def test_hundred_million_nodes_need_more_than_a_small_disk() -> None:
+    sizes = Sizes(100_000_000, 256, "float16", 30, points=1_000_000)
+    needed = peak_disk(least_disk(sizes, 1_000_000, flat=False, weighted=True).values())
+    assert 150e9 < needed < 400e9

@@ -1,0 +1,77 @@
+"""Growing arrays: after a failed write nothing later counts, so that the next run continues from what is really there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mmdiff.formats.errors import MmdiffError
+from mmdiff.formats.store.growing import Growth
+from mmdiff.formats.store.publish import Draft
+from tests.support.stores import chunks_of, recipe
+
+CHUNK = 8192
+PIECES = [np.arange(start, start + 1500, dtype=np.uint32) for start in range(0, 15_000, 1500)]
+
+
+def draft(folder: Path) -> Draft:
+    (folder / "work").mkdir(exist_ok=True)
+    return Draft(folder / "work", "graph/W", recipe("graph"))
+
+
+def grow(folder: Path) -> None:
+    """Appends all pieces that the last checkpoint does not have, with a checkpoint after each."""
+    with Growth(draft(folder), {"indices": "uint32"}) as growth:
+        for number in range(growth.note.get("pieces", 0), len(PIECES)):
+            growth.append("indices", PIECES[number])
+            growth.checkpoint({"pieces": number + 1})
+        growth.close()
+
+
+def content(folder: Path) -> np.ndarray[Any, Any]:
+    files = draft(folder).folder_of("indices").glob("c.*")
+    chunks = sorted((file for file in files if file.suffix != ".part"), key=lambda file: int(file.name.split(".")[1]))
+    return np.concatenate([np.frombuffer(file.read_bytes()[:CHUNK], np.uint32) for file in chunks])[: sum(map(len, PIECES))]
+
+
+def descriptors(folder: Path) -> list[str]:
+    found = [entry.readlink() if entry.is_symlink() else entry for entry in Path("/proc/self/fd").iterdir()]
+    return [str(path) for path in found if path.is_relative_to(folder)]
+
+
+@pytest.mark.parametrize("name", ["pwrite", "fsync", "ftruncate"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_write_that_fails_once_leaves_no_gap(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    """A checkpoint after the failed write would vouch for an array that lacks a piece, and the next run would publish it."""
+    original = getattr(os, name)
+    for at in range(40):
+        folder = quick_folder / f"{at}"
+        folder.mkdir()
+        calls = 0
+
+        def failing(*args: Any, at: int = at) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at + 1:
+                raise OSError(number, os.strerror(number))
+            return original(*args)
+
+        with chunks_of(CHUNK), monkeypatch.context() as patched:
+            patched.setattr(os, name, failing)
+            try:
+                grow(folder)
+            except (MmdiffError, OSError):
+                assert descriptors(folder) == []
+            patched.undo()
+            grow(folder)
+            np.testing.assert_array_equal(content(folder), np.concatenate(PIECES), err_msg=f"{name} {at}")
+        if calls <= at:
+            return
+    raise AssertionError("the array was never written undisturbed")

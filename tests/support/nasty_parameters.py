@@ -1,0 +1,149 @@
+"""Every parameter of the public Python API with values that no caller means: the twin of `nasty_options` for calls.
+
+Parameters are read off the signatures. Whatever the value is, a call returns or raises one of our own errors; only an object
+of an unrelated type in place of a path or of data may be a TypeError, and a path that is too long an OSError.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import mmdiff
+from mmdiff.runtime.threads import limit_cores
+from tests.support.nasty_options import LONG, SURROGATE, World
+
+# The tests try the first QUICK values of each table, the campaign all of them.
+QUICK = 4
+NUMBERS: tuple[Any, ...] = (
+    float("nan"),
+    -1,
+    10**5000,
+    1e300,
+    "1",
+    True,
+    0,
+    2.5,
+    1 << 70,
+    -(1 << 70),
+    float("inf"),
+    float("-inf"),
+    1e-300,
+    np.float64("nan"),
+    np.int64(-1),
+    np.array([1, 2]),
+    "",
+    b"1",
+    [],
+)
+TEXTS: tuple[Any, ...] = ("x" * 5000, "\0", SURROGATE, "a\nb", 5, "", LONG, "..", "/", float("nan"), b"a", [], True)
+FLAGS: tuple[Any, ...] = (float("nan"), "yes", 2, None, [])
+
+# Values that would connect, print, or take the place of what a test looks at.
+_NOT_TRIED = ("self", "progress", "announce", "command", "dask", "create", "X", "y", "graph", "scores", "config", "options")
+
+
+@dataclass(frozen=True)
+class ApiCase:
+    """One call that works, with the value of one parameter replaced."""
+
+    call: str
+    parameter: str
+    value: Any
+
+    def __str__(self) -> str:
+        shown = "(a huge number)" if isinstance(self.value, int) and self.value > 1 << 80 else ascii(self.value)[:40]
+        return f"{self.call}({self.parameter}={shown})"
+
+
+def api_cases(call: str, most: int | None = None) -> Iterator[ApiCase]:
+    """All cases of one call, with at most so many values for each parameter."""
+    for name, parameter in inspect.signature(_signed(call)).parameters.items():
+        if name in _NOT_TRIED or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        annotation = str(parameter.annotation)
+        if "bool" in annotation and "str" not in annotation:
+            values = FLAGS
+        else:
+            values = (*NUMBERS, *TEXTS) if _is_numeric(annotation) else TEXTS
+        for value in values[:most]:
+            yield ApiCase(call, name, value)
+
+
+def _is_numeric(annotation: str) -> bool:
+    return ("int" in annotation or "float" in annotation) and "Literal['float" not in annotation
+
+
+def _signed(call: str) -> Callable[..., Any]:
+    owner: Any = mmdiff if call.startswith("mmdiff.") else mmdiff.Store
+    found: Callable[..., Any] = getattr(owner, call.removeprefix("mmdiff."))
+    return found
+
+
+FUNCTIONS = ("open", "knn_graph", "diffuse", "evaluate")
+METHODS = ("add", "build_graph", "import_graph", "diffuse", "logreg", "fuse", "evaluate", "explain", "inspect", "export")
+CALLS = (*(f"mmdiff.{name}" for name in FUNCTIONS), *METHODS)
+
+
+class ApiWorld:
+    """Calls that work, on the tiny store of a `World`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        draw = np.random.default_rng(0)
+        self.X = draw.normal(size=(30, 4))
+        self.graph = mmdiff.knn_graph(self.X, k=4)
+        self.y = np.where(np.arange(30) < 6, np.arange(30) % 2, -1)
+
+    def run(self, case: ApiCase) -> str | None:
+        """Makes the call of a case; returns what is wrong with its outcome, if something is."""
+        refused = True
+        try:
+            self._call(case.call, {case.parameter: case.value})
+            refused = False
+        except mmdiff.errors.MmdiffError as error:
+            if len(str(error)) > 12_000:
+                return f"{case}: a message of {len(str(error))} characters"
+        except (TypeError, OSError) as error:
+            # A path may be too long for the system, which says so.
+            unusable = isinstance(error, OSError) and error.filename is not None
+            if not unusable and (isinstance(case.value, str) or case.parameter in self._numeric(case.call)):
+                return f"{case}: {type(error).__name__}: {str(error)[:200]}"
+        except Exception as error:
+            return f"{case}: {type(error).__name__}: {str(error)[:200]}"
+        finally:
+            limit_cores(None)
+        return self.world.judge_store(case, refused=refused)
+
+    @staticmethod
+    def _numeric(call: str) -> set[str]:
+        parameters = inspect.signature(_signed(call)).parameters.values()
+        return {parameter.name for parameter in parameters if _is_numeric(str(parameter.annotation))}
+
+    def _call(self, call: str, given: dict[str, Any]) -> None:
+        folder = self.world.folder
+        if call == "mmdiff.knn_graph":
+            weights = {"sigma": "gaussian", "lambda_": "meaningful"}.get(next(iter(given)), "constant")
+            mmdiff.knn_graph(self.X, **({"k": 4, "edge_weights": weights} | given))
+        elif call == "mmdiff.diffuse":
+            eta = "prior" if "prior" in next(iter(given)) else "column"
+            mmdiff.diffuse(self.graph, self.y, **({"iterations": 2, "eta": eta} | given))
+        elif call == "mmdiff.evaluate":
+            mmdiff.evaluate(np.eye(2), [0, 1], **given)
+        elif call == "mmdiff.open":
+            mmdiff.open(**({"store": self.world.store} | given))
+        else:
+            first: dict[str, dict[str, Any]] = {
+                "add": {"source": self.X, "labels": None},
+                "build_graph": {"k": 4},
+                "import_graph": {"file": folder / "lists.npy"},
+                "diffuse": {"iterations": 2},
+                "logreg": {"iterations": 20},
+                "explain": {"test": 0},
+                "export": {"artifact": "graph/W", "file": folder / "out.npz"},
+            }
+            getattr(mmdiff.open(self.world.store), call)(**(first.get(call, {}) | given))
