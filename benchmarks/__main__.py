@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import cluster, diffuse, knn, scale, spmm, store, symmetrise
+from benchmarks import checking, cluster, diffuse, knn, scale, spmm, store, symmetrise
 from benchmarks.measure import Figure, machine
 from mmdiff.formats.store.manifest import Json
 
@@ -29,6 +29,7 @@ SECTIONS: dict[str, Callable[[Path], list[Figure]]] = {
     "symmetrise": symmetrise.figures,
     "spmm": spmm.figures,
     "diffuse": diffuse.figures,
+    "checking": checking.figures,
 }
 # Sections that share graphs, which are built once.
 _ON_GRAPHS, _GRAPHS = ("spmm", "diffuse"), "graphs"

@@ -1,6 +1,7 @@
 """Errors as the user sees them: a sentence on stderr and an exit code, never a traceback for a mistake of the user's.
 
-0 done; 1 the store is damaged, or the system refuses disk, memory or threads; 2 the user's file or option; 130 interrupted.
+0 done, 1 the store is damaged, the disk is full or fails, or memory or threads are refused, 2 the user's file or option,
+130 interrupted.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ class MappedArray(NDArrayOperatorsMixin):
         flat = map_of(self._values)
         if flat is not None and flat.unchecked:
             if (slices := _as_slices(key)) is not None:
-                flat.touch(flat.chunks_of(self._values[slices]))
+                flat.touch_chunks(flat.chunks_of(self._values[slices]))
             elif self.ndim < 3 and (rows := _row_numbers(key, len(self))) is not None:
-                flat.touch(np.unique(rows // flat.spec.rows_per_chunk).tolist())
+                flat.touch_chunks(np.unique(rows // flat.spec.rows_per_chunk).tolist())
             else:
                 touch_all(self._values)
         return self._values[key]

@@ -102,7 +102,7 @@ class FlatMap:
         low, high = byte_bounds(view)
         return range((low - self.address) // self.spec.chunk_bytes, -(-(high - self.address) // self.spec.chunk_bytes))
 
-    def touch(self, chunks: Iterable[int]) -> bool:
+    def touch_chunks(self, chunks: Iterable[int]) -> bool:
         """Checks those of the chunks that were not checked before; returns whether there were any."""
         fresh = False
         for chunk in chunks:
@@ -177,7 +177,7 @@ def touch(values: NDArray[Any], start: int, stop: int) -> bool:
     Returns whether a chunk was checked just now. Raises Damaged for one that does not match its checksum.
     """
     flat = map_of(values)
-    return flat is not None and bool(flat.unchecked) and flat.touch(flat.chunks_of(values[start:stop]))
+    return flat is not None and bool(flat.unchecked) and flat.touch_chunks(flat.chunks_of(values[start:stop]))
 
 
 def touch_entries(values: NDArray[Any], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
@@ -192,7 +192,7 @@ def touch_entries(values: NDArray[Any], starts: NDArray[np.int64], stops: NDArra
     change = np.zeros(flat.spec.chunks + 1, np.int64)
     np.add.at(change, first, 1)
     np.add.at(change, last + 1, -1)
-    return flat.touch(np.flatnonzero(np.cumsum(change)[:-1] > 0).tolist())
+    return flat.touch_chunks(np.flatnonzero(np.cumsum(change)[:-1] > 0).tolist())
 
 
 def touch_all(values: NDArray[Any]) -> NDArray[Any]:
@@ -202,7 +202,7 @@ def touch_all(values: NDArray[Any]) -> NDArray[Any]:
         return values
 
     def check(chunk: int) -> None:
-        flat.touch([chunk])
+        flat.touch_chunks([chunk])
         at = flat.address + chunk * flat.spec.chunk_bytes
         _libc.madvise(at, flat.spec.chunk_bytes, _MADV_DONTNEED)
 

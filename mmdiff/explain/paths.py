@@ -166,7 +166,7 @@ class _Tracer:
         node = step.node
         if self.variant.reset_seeds and _holds(self.all_seeds, node):
             return None, 1.0
-        self.graph.touch(np.array([node]))
+        self.graph.touch_rows(np.array([node]))
         self.graph.refuse_bad_rows(np.array([node]))
         start, stop = int(self.graph.indptr[node]), int(self.graph.indptr[node + 1])
         columns = (self.graph.indices[start:stop] & COLUMN).astype(np.int64)

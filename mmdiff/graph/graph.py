@@ -3,7 +3,7 @@
 Nodes are in cell order, which is internal. The user's rows are the background in its imported order, then the seeds, then the
 test points where these are nodes. `node_of_row`, `rows_of` and `user_rows` convert between them; `mmdiff.Graph` does so.
 
-The entries of a stored graph, `indices` and `weights`, are mapped and not read when it is opened: `touch` checks them against
+The entries of a stored graph, `indices` and `weights`, are mapped and not read when it is opened: `touch_rows` checks them against
 their checksums before they are first read, and `bad_row` finds rows that a kernel must not follow.
 """
 
@@ -92,7 +92,7 @@ class CsrGraph:
         """The arrays that have a value for each edge."""
         return [self.indices] if self.weights is None else [self.indices, self.weights]
 
-    def touch(self, rows: NDArray[Any] | None = None) -> bool:
+    def touch_rows(self, rows: NDArray[Any] | None = None) -> bool:
         """Checks the chunks of the entries of these rows (all by default) that were not read before.
 
         Returns whether there were any. Raises Damaged where a chunk does not match its checksum.
@@ -178,7 +178,7 @@ class CsrGraph:
             start = stop
 
     def _user_rows(self, nodes: NDArray[np.int64], degrees: NDArray[np.int64], normalized: bool) -> UserRows:
-        self.touch(nodes)
+        self.touch_rows(nodes)
         self.refuse_bad_rows(nodes)
         row = np.repeat(np.arange(len(nodes)), degrees)
         entry = np.repeat(self.indptr[nodes] - (np.cumsum(degrees) - degrees), degrees) + np.arange(len(row))

@@ -218,7 +218,7 @@ class Stream:
     def _touch(self, rows: NDArray[Any] | None, first: int, stop: int) -> bool:
         """Checks the chunks of requested rows first..stop-1 that were not read before; returns whether there were any."""
         if rows is not None:
-            return self.graph.touch(rows[first:stop])
+            return self.graph.touch_rows(rows[first:stop])
         span = self._span(rows, first, stop)
         return sum(touch(values, *span) for values in self.graph.entries) > 0
 
