@@ -158,4 +158,5 @@ def what_cells(artifact: Artifact) -> str:
 
 def cell_statistics(artifact: Artifact) -> Json:
     cells = artifact.manifest.facts["cells"]
-    return {"rows_per_cell": distribution(np.diff(artifact.array("offsets")[: cells + 1]))}
+    offsets = artifact.index_array("offsets", below=artifact.spec("members").shape[0] + 1)
+    return {"rows_per_cell": distribution(np.diff(offsets[: cells + 1]))}
