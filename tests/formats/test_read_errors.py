@@ -13,7 +13,7 @@ import pytest
 from mmdiff.formats.errors import Corrupt, DiskFull
 from mmdiff.formats.store import checks
 from mmdiff.formats.store.growing import Growth
-from mmdiff.formats.store.manifest import Recipe
+from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
 from mmdiff.formats.store.verify import crc_of_complete_chunk
@@ -63,12 +63,20 @@ def interrupt_after_a_full_chunk(path: Path) -> None:
         raise KeyboardInterrupt
 
 
+def continue_the_draft(path: Path) -> Json:
+    """The note of the checkpoint that a later run continues from."""
+    with (
+        chunks_of(SMALL_CHUNKS),
+        Publication(path, [NAME], "a test") as publication,
+        Growth(publication.draft(NAME, recipe()), {"v": "int32"}) as growth,
+    ):
+        return growth.note
+
+
 def test_draft_is_continued_from_the_chunk_that_replaced_its_part(quick_folder: Path) -> None:
     with chunks_of(SMALL_CHUNKS), pytest.raises(KeyboardInterrupt):
         interrupt_after_a_full_chunk(quick_folder / "store")
-    with chunks_of(SMALL_CHUNKS), Publication(quick_folder / "store", [NAME], "a test") as publication:
-        with Growth(publication.draft(NAME, recipe()), {"v": "int32"}) as growth:
-            assert growth.note == {"done": 100}
+    assert continue_the_draft(quick_folder / "store") == {"done": 100}
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
@@ -88,18 +96,13 @@ def test_draft_whose_chunk_cannot_be_copied_back_starts_again_or_tells_of_the_fu
     def full(*_: Any) -> int:
         raise OSError(code, os.strerror(code))
 
-    def continued() -> Any:
-        with chunks_of(SMALL_CHUNKS), Publication(quick_folder / "store", [NAME], "a test") as publication:
-            with Growth(publication.draft(NAME, recipe()), {"v": "int32"}) as growth:
-                return growth.note
-
     monkeypatch.setattr(os, "pread", second_read_fails)
     if code == errno.ENOSPC:
         monkeypatch.setattr(os, "pwrite", lambda *args: full() if len(reads) > 2 else len(args[1]))
         with pytest.raises(DiskFull):
-            continued()
+            continue_the_draft(quick_folder / "store")
     else:
-        assert continued() == {}
+        assert continue_the_draft(quick_folder / "store") == {}
     assert len(reads) >= 3
 
 
