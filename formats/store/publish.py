@@ -252,11 +252,6 @@ class Publication:
         self._drafts[name] = Draft(self._work(name), name, recipe)
         return self._drafts[name]
 
-    def refuse_full_disk(self, name: str, needed: int) -> None:
-        """Refuses work whose forecast does not fit the free disk. Bytes that an interrupted run has written count as there."""
-        held = sum(path.lstat().st_size for path in (self._work(name) / "object").rglob("*") if path.is_file())
-        refuse_full_disk(self.store.path, name, needed - held)
-
     def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:
         """Makes a finished draft an object, without a name yet. `check` may refuse it."""
         self._refuse_changed_inputs(draft.recipe)
@@ -334,19 +329,6 @@ class Publication:
                 seam.remove_file(path)
         seam.remove_file(folder / "lock")
         seam.remove_empty_folder(folder)
-
-
-def refuse_full_disk(path: Path, name: str, needed: int) -> None:
-    """Refuses work that needs more bytes than the disk of the store has free."""
-    free = seam.free_bytes(path)
-    if needed > free:
-        raise DiskFull(
-            f"{name}: about {needed:,} bytes of disk are needed, but the disk of {path} has {free:,} free. Make room (",
-            call("gc"),
-            " may help), or put the store on another disk with ",
-            Parameter("store", FOLDER),
-            ".",
-        )
 
 
 def _refuse_other_folders(path: Path) -> None:

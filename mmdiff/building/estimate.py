@@ -25,11 +25,11 @@ from mmdiff.building.stage import FLAT, ROLES, Request, check_options, stage_dis
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, call
 from mmdiff.formats.storage.seam import free_bytes
 from mmdiff.formats.store.manifest import Json
-from mmdiff.formats.store.publish import refuse_full_disk
 from mmdiff.formats.store.store import Store
 from mmdiff.knn.cells import partition
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.refine import refine
+from mmdiff.runtime.find_or_make import refuse_full_disk
 from mmdiff.runtime.threads import cores, in_threads
 
 # Rows of the timed search.

@@ -41,7 +41,7 @@ from mmdiff.importing.columns import (
 from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
 from mmdiff.importing.space import Space
 from mmdiff.labels.classes import Classes
-from mmdiff.runtime.find_or_make import Run, make
+from mmdiff.runtime.find_or_make import Run, make, refuse_forecast
 from mmdiff.runtime.parameters import flag, whole
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.threads import in_threads
@@ -245,7 +245,7 @@ def _space_from_rows(
         return space.facts(rows.rows)
 
     def refuse_full_disk() -> None:
-        publication.refuse_full_disk(request.name, _disk(request, rows))
+        refuse_forecast(publication, request.name, _disk(request, rows))
 
     return make(publication, spaces.NAME, recipe, run, fill, before=refuse_full_disk, named_with=None).artifact
 

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from mmdiff.formats.errors import FOLDER, DiskFull, Parameter, call
+from mmdiff.formats.storage import seam
 from mmdiff.formats.store.layouts import require_sound
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
@@ -100,7 +103,7 @@ def make(
     artifact, seconds = publication.find(recipe), None
     if artifact is None:
         before()
-        publication.refuse_full_disk(name, disk)
+        refuse_forecast(publication, name, disk)
         run = Run(run) if isinstance(run, str) else run
         draft = publication.draft(name, recipe)
         facts = fill(draft)
@@ -111,6 +114,26 @@ def make(
         return Made(artifact, seconds)
     publication.link({**named_with, name: artifact})
     return Made(publication.store.open_artifact(name), seconds)
+
+
+def refuse_forecast(publication: Publication, name: str, needed: int) -> None:
+    """Refuses work whose forecast exceeds the free disk. Bytes that an interrupted run has written are not needed again."""
+    draft = publication.store.work / name.replace("/", ".") / "object"
+    held = sum(path.lstat().st_size for path in draft.rglob("*") if path.is_file())
+    refuse_full_disk(publication.store.path, name, needed - held)
+
+
+def refuse_full_disk(path: Path, name: str, needed: int) -> None:
+    """Refuses work that needs more bytes than the disk of the store has free."""
+    free = seam.free_bytes(path)
+    if needed > free:
+        raise DiskFull(
+            f"{name}: about {needed:,} bytes of disk are needed, but the disk of {path} has {free:,} free. Make room (",
+            call("gc"),
+            " may help), or put the store on another disk with ",
+            Parameter("store", FOLDER),
+            ".",
+        )
 
 
 def input_of(artifact: Artifact) -> Json:

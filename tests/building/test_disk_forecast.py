@@ -16,6 +16,7 @@ from mmdiff.cli import app
 from mmdiff.formats.errors import DiskFull
 from mmdiff.formats.store.publish import Publication
 from mmdiff.knn.cells.order import FEWEST
+from mmdiff.runtime.find_or_make import refuse_forecast
 from tests.support.nasty_options import World
 from tests.support.stores import MEMORY, recipe, tree
 
@@ -70,9 +71,9 @@ def test_bytes_that_an_interrupted_run_has_written_are_not_needed_again(
     with Publication(tmp_path / "store", ["graph/W"], "a test") as publication:
         publication.draft("graph/W", recipe()).values("indptr", np.zeros(5000, np.int64))
         monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: FREE)
-        publication.refuse_full_disk("graph/W", 40_000)
+        refuse_forecast(publication, "graph/W", 40_000)
         with pytest.raises(DiskFull, match="graph/W: about"):
-            publication.refuse_full_disk("graph/W", 400_000)
+            refuse_forecast(publication, "graph/W", 400_000)
 
 
 def test_least_disk_is_below_the_usual_one_and_its_peak_counts_what_earlier_stages_leave() -> None:

@@ -28,8 +28,8 @@ from mmdiff.diffusion.variant import SINKHORN_ROUNDS
 from mmdiff.doctor.disk import measure
 from mmdiff.formats.storage.seam import free_bytes
 from mmdiff.formats.store.manifest import Json
-from mmdiff.formats.store.publish import refuse_full_disk
 from mmdiff.formats.store.store import Store
+from mmdiff.runtime.find_or_make import refuse_full_disk
 
 # The matrix that products are timed on, and the number of blocks.
 _CALIBRATION_BYTES = 512 << 20
