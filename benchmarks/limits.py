@@ -31,7 +31,7 @@ from mmdiff.diffusion.io.spill import rows_per_chunk
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.direct import page_aligned
-from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import COLUMN
 from mmdiff.runtime.memory import available_bytes

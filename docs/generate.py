@@ -109,6 +109,30 @@ def readme(text: str) -> str:
     return re.sub(r"(?s)(<!-- figures -->\n).*(<!-- /figures -->)", lambda found: f"{found[1]}{table}\n{found[2]}", text)
 
 
+def testing(text: str) -> str:
+    """The page on testing with the figures of the last campaigns and the last measurement of coverage."""
+    known = json.loads((DOCS / "testing.json").read_text())
+    covered = known.pop("coverage", {})
+    rows = ["| campaign | figures | minutes | scale | commit |", "|---|---|---|---|---|"]
+    for name, found in known.items():
+        figures = ", ".join(
+            f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}" for key, value in found["figures"].items()
+        )
+        minutes, scale = f"{found['seconds'] / 60:.1f}", f"{found['scale']:g}"
+        rows.append(f"| {name} | {figures.replace('_', ' ')} | {minutes} | {scale} | {found['commit'][:7]} |")
+    shares = [
+        "| part | branches and lines covered |",
+        "|---|---|",
+        *(f"| {part} | {share} % |" for part, share in covered.items()),
+    ]
+    for mark, table in (("campaigns", rows), ("coverage", shares)):
+        content = "\n".join(table)
+        text = re.sub(
+            rf"(?s)(<!-- {mark} -->\n).*(<!-- /{mark} -->)", lambda found, c=content: f"{found[1]}{c}\n{found[2]}", text
+        )
+    return text
+
+
 def picture() -> str:
     """A terminal session as SVG: imports, the graph, and the artifacts of the store."""
     from rich.console import Console
@@ -191,6 +215,7 @@ def main() -> None:
     (DOCS / "inspect.svg").write_text(picture())
     (DOCS / "benchmarks.md").write_text(pages().page(results()))
     pages().plots(results(), DOCS)
+    (DOCS / "testing.md").write_text(testing((DOCS / "testing.md").read_text()))
     (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
 

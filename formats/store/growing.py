@@ -25,8 +25,9 @@ from mmdiff.formats.storage import arrays, seam
 from mmdiff.formats.storage.arrays import ArraySpec, even_rows_per_chunk, page_unit
 from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c, tail
 from mmdiff.formats.storage.metadata import read_json
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.manifest import Json, encode
-from mmdiff.formats.store.publish import ArrayWriter, Draft
+from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.verify import crc_of_complete_chunk
 
 # Pieces in the queue to the disk before `append` blocks.

@@ -28,7 +28,6 @@ _ALL = (
         },
         check=checks.check_descriptors,
         facts={"rows": (int,), "dropped": (dict,)},
-        parameters={"role": (str,), "keep_raw": (bool,)},
     ),
     Layout(
         name="pca",

@@ -33,7 +33,14 @@ _INPUT_NAME = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9_-]*")
 _CRC = re.compile(r"[0-9a-f]{8}")
 
 # Entries of the record of a run that are read, where they are there.
-_RUN = {"command": str, "started": str, "seconds": (int, float), "peak_memory": int, "versions": dict, "witness": dict}
+_RUN: dict[str, type | tuple[type, ...]] = {
+    "command": str,
+    "started": str,
+    "seconds": (int, float),
+    "peak_memory": int,
+    "versions": dict,
+    "witness": dict,
+}
 
 
 class Record(Json):

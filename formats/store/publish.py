@@ -10,12 +10,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import (
@@ -33,11 +31,9 @@ from mmdiff.formats.errors import (
 )
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.storage.crc import crc32c, tail
-from mmdiff.formats.storage.direct import read_pages
-from mmdiff.formats.storage.mapping import Origin, map_chunks
 from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.checked_files import changed_files, end_run
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
@@ -50,98 +46,14 @@ from mmdiff.formats.store.manifest import (
     object_names,
     run_json,
 )
-from mmdiff.formats.store.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name, open_chunk
-from mmdiff.formats.store.verify import DraftStore, crc_of_complete_chunk, problems_of_files
+from mmdiff.formats.store.store import NAMESPACE_JSON, STORE_JSON, Artifact, Store, check_name
+from mmdiff.formats.store.verify import DraftStore, problems_of_files
 
 Check = Callable[[Artifact], None]
 """Raises BadResult for a finished draft with bad content."""
 
 # Drafts of versions that did not check every chunk they read (1) are not continued.
 _DRAFT_VERSION = 2
-
-
-@dataclass
-class ArrayWriter:
-    """An array of a draft. Chunks may be written in any order and from several threads."""
-
-    folder: Path
-    spec: ArraySpec
-    crcs: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        seam.make_folder(self.folder)
-        for chunk in range(self.spec.chunks):
-            crc = crc_of_complete_chunk(self._file(chunk), self.spec)
-            if crc is not None:
-                self.crcs[chunk] = crc
-
-    @property
-    def missing(self) -> list[int]:
-        """The chunks that are not written yet."""
-        return [chunk for chunk in range(self.spec.chunks) if chunk not in self.crcs]
-
-    def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
-        """Writes the rows of one chunk; with `cached=False` by direct I/O, for chunks that `read` reads back."""
-        pieces, crc = self.pieces(chunk, rows)
-        seam.write_file(self._file(chunk), *pieces, cached=cached)
-        self.crcs[chunk] = crc
-
-    def read(self, chunk: int, out: NDArray[Any]) -> None:
-        """Reads the rows of a written chunk into an array, by direct I/O."""
-        descriptor = self._open(chunk)
-        try:
-            read_pages(descriptor, out)
-        except (OSError, EOFError) as error:
-            file, reason = self.folder / self.spec.chunk_file(chunk), getattr(error, "strerror", None) or error
-            raise Corrupt(f"{file}: cannot be read ({reason}). Run the same command again.") from None
-        finally:
-            os.close(descriptor)
-
-    def pieces(self, chunk: int, rows: NDArray[Any]) -> tuple[tuple[seam.Bytes, ...], int]:
-        """The bytes of a chunk file in pieces, and the checksum of the chunk."""
-        start, stop = self.spec.rows(chunk)
-        expected = (stop - start, *self.spec.table[1:])
-        if rows.shape != expected:
-            raise ValueError(f"{self.folder.name}: chunk {chunk} takes rows of shape {expected}, not {rows.shape}")
-        data = np.ascontiguousarray(rows, np.dtype(self.spec.dtype).newbyteorder("<"))
-        padding = bytes(self.spec.chunk_bytes - data.nbytes)
-        crc = crc32c(padding, crc32c(data))
-        return (data, padding, tail(crc)), crc
-
-    def fill(self, values: NDArray[Any]) -> None:
-        """Writes the missing chunks from an array in memory."""
-        rows = values.reshape(self.spec.table)
-        for chunk in self.missing:
-            start, stop = self.spec.rows(chunk)
-            self.write(chunk, rows[start:stop])
-
-    def mapped(self) -> NDArray[Any]:
-        """The array as readers will see it. All chunks must be written."""
-        origin = Origin(f"{self.folder}", lambda: "Run the same command again.", self._file)
-        return map_chunks(self.spec, self._descriptors(), self._open, origin)
-
-    def _file(self, chunk: int) -> Path:
-        return self.folder / self.spec.chunk_file(chunk)
-
-    def _open(self, chunk: int) -> int:
-        return open_chunk(self.folder, self.spec, chunk, self.crcs[chunk])
-
-    def _descriptors(self) -> Iterator[int]:
-        for chunk in range(self.spec.chunks):
-            descriptor = self._open(chunk)
-            try:
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    def finish(self) -> None:
-        """Writes the metadata of the array, and removes surplus files from its folder."""
-        expected = {"zarr.json", *(self.spec.chunk_file(chunk) for chunk in range(self.spec.chunks))}
-        for path in self.folder.iterdir():
-            if path.name not in expected:
-                seam.remove_file(path)
-        seam.write_file(self.folder / "zarr.json", encode(self.spec.zarr_json()))
-        seam.sync_folder(self.folder)
 
 
 class Draft:

@@ -351,9 +351,9 @@ def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
     except OSError as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error.strerror})"
         raise Corrupt(f"chunk {file} {problem}.") from None
-    status = os.fstat(descriptor)
     problem = ""
     try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             problem = "is not a regular file"
         elif status.st_size != spec.file_bytes:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import ClusterError
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.array_writer import ArrayWriter
 
 
 @dataclass(frozen=True)

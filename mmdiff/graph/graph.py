@@ -3,8 +3,8 @@
 Nodes are in cell order, which is internal. The user's rows are the background in its imported order, then the seeds, then the
 test points where these are nodes. `node_of_row`, `rows_of` and `user_rows` convert between them; `mmdiff.Graph` does so.
 
-The entries of a stored graph, `indices` and `weights`, are mapped and not read when it is opened: `touch_rows` checks them against
-their checksums before they are first read, and `bad_row` finds rows that a kernel must not follow.
+The entries of a stored graph, `indices` and `weights`, are mapped and not read when it is opened: `touch_rows` checks them
+against their checksums before they are first read, and `bad_row` finds rows that a kernel must not follow.
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.storage.arrays import even_rows_per_chunk
 from mmdiff.formats.storage.disk_errors import explaining
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
-from mmdiff.formats.store.publish import ArrayWriter, Draft, Publication
+from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.importing import space as spaces
 from mmdiff.importing.columns import (

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.storage.arrays import page_unit
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.manifest import Json, Recipe
-from mmdiff.formats.store.publish import ArrayWriter, Draft
+from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact
 from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, adopt
 from mmdiff.knn.cells.forest import Tree

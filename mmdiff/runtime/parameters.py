@@ -23,9 +23,10 @@ MOST_THREADS = 1 << 16
 
 def as_whole(raw: Any, least: int, most: int) -> int | None:
     """A whole number within bounds, or None. Truth values are no numbers."""
-    if isinstance(raw, bool) or not isinstance(raw, Integral) or not least <= raw <= most:
+    if isinstance(raw, bool) or not isinstance(raw, Integral):
         return None
-    return int(raw)
+    found = int(raw)
+    return found if least <= found <= most else None
 
 
 def as_number(raw: Any, least: float, most: float) -> float | None:

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 import mmdiff
-from mmdiff.building.memory_model import FEWEST, Sizes, disk_for_background, least_disk, peak_disk
+from mmdiff.building.memory_model import Sizes, disk_for_background, least_disk, peak_disk
 from mmdiff.cli import app
 from mmdiff.formats.errors import DiskFull
 from mmdiff.formats.store.publish import Publication
+from mmdiff.knn.cells.order import FEWEST
 from tests.support.nasty_options import World
 from tests.support.stores import MEMORY, recipe, tree
 

@@ -28,7 +28,7 @@ from mmdiff.diffusion.io.spill import product_to_spill, read_back, rows_per_chun
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import bfloat16_decode, bfloat16_encode, keep, widen

@@ -202,7 +202,7 @@ def test_rows_without_labels_do_not_count_and_classes_without_scores_are_errors(
         evaluate_scores(scores, np.full(4, -1))
     with pytest.raises(CountMismatch, match="labels of 3 rows"):
         evaluate_scores(scores, labels[:3])
-    with pytest.raises(BadOption, match="top=0: at least 1 is needed"):
+    with pytest.raises(BadOption, match="top=0: expected a whole number from 1"):
         evaluate_scores(scores, labels, top=(0,))
 
 
@@ -330,7 +330,7 @@ def test_top_k_of_too_few_classes_is_said(scored: Path) -> None:
 
 
 REFUSED = {
-    "--top 0": "--top 0: at least 1 is needed. The paper reports top 5.",
+    "--top 0": "--top 0: expected a whole number from 1 to 2,147,483,647. The paper reports top 5.",
     "--novel nov.txt": "--novel nov.txt: no such file. Name a file with one class per line, or list classes: 3,17,21.",
     "--novel ,": "--novel ,: no classes in it. Write one class number or name per line.",
     "--novel 3,77": "--novel 3,77: class '77' is neither among those of the seeds nor among those of the test points. "

@@ -85,7 +85,10 @@ MISTAKES: dict[str, tuple[Change, tuple[str, ...]]] = {
     "not a whole number": (setting("draws", to=2.5), ("config.toml: draws = 2.5: expected a whole number from 1 to 10,000",)),
     "true is no number": (methods(DIFFUSION | {"k": True}), ("k = True: expected a whole number of at least 1",)),
     "number that is too small": (methods(DIFFUSION | {"k": [5, 0]}), ("k = 0: expected a whole number of at least 1",)),
-    "number beyond all floats": (methods(DIFFUSION | {"gamma": 10**400}), ("gamma = 1000", "expected a number above 0")),
+    "number beyond all floats": (
+        methods(DIFFUSION | {"gamma": 10**400}),
+        ("gamma = 1000", "expected a number from 0.001 to 1000"),
+    ),
     "infinite number": (methods(LOGREG | {"lr": float("inf")}), ("lr = inf: expected a number above 0",)),
     "number to tune that is none": (
         methods(LOGREG | {"tune": {"weight_decay": [0.1, float("nan")]}}),
@@ -96,7 +99,7 @@ MISTAKES: dict[str, tuple[Change, tuple[str, ...]]] = {
         setting("groups", "test", "base", to=[10**30]),
         ("[groups.test]: base: expected a list of class",),
     ),
-    "not a number": (methods(DIFFUSION | {"gamma": float("nan")}), ("gamma = nan: expected a number above 0",)),
+    "not a number": (methods(DIFFUSION | {"gamma": float("nan")}), ("gamma = nan: expected a number from 0.001 to 1000",)),
     "empty list": (methods(DIFFUSION | {"k": []}), ("k = []: the list is empty",)),
     "the same twice": (setting("n", to=[1, 2, 1]), ("n: 1 is listed twice",)),
     "no n": (without("n"), ("the key 'n' is missing",)),

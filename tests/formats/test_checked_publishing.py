@@ -22,13 +22,14 @@ SCORES = "scores/diffusion"
 
 
 def score_arrays(**changed: NDArray[Any]) -> Arrays:
-    return {
+    good: Arrays = {
         "scores": np.ones((2, 3, 4), np.float32),
         "column_sums": np.ones((2, 4), np.float32),
         "class_numbers": np.arange(4),
         "top_classes": np.zeros((5, 2), np.int32),
         "top_scores": np.ones((5, 2), np.float32),
-    } | changed
+    }
+    return good | changed
 
 
 SCORE_FACTS: Json = {"tests": 3, "classes": 4, "planes": [0, 1]}
@@ -78,6 +79,7 @@ WRONG: list[tuple[str, Arrays, Json, str]] = [
     ),
     ("scores", score_arrays(column_sums=np.full((2, 4), np.inf, np.float32)), {}, "column_sums: row 0: values that are not"),
     ("scores", score_arrays(top_scores=np.full((5, 2), NAN)), {}, "top_scores: row 0: values that are not finite"),
+    ("scores", score_arrays(top_scores=np.ones((5, 3), np.float32)), {}, "top_scores: of shape"),
     ("scores", score_arrays(), {"classes": 5}, "4 classes, where the manifest says 5"),
     ("scores", score_arrays(), {"planes": ["0", "1"]}, "does not say which iterations"),
     ("cells", cell_arrays(members=np.array([0, 1, 1, 2, 1, 0], np.uint32)), {}, "members: not a permutation"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mmdiff.formats.storage import direct, seam
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.direct import page_aligned, read_pages
-from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.verify import crc_of_complete_chunk
 
 sizes = st.one_of(st.integers(0, 3 * PAGE_BYTES), st.sampled_from([PAGE_BYTES, 64 * PAGE_BYTES, 64 * PAGE_BYTES + 1]))

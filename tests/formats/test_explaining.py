@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mmdiff.formats.errors import BadRow, DiskError, DiskFull
+from mmdiff.formats.errors import BadRow, Corrupt, DiskError, DiskFull
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.publish import Publication
-from mmdiff.formats.store.store import Store
+from mmdiff.formats.store.store import Store, open_chunk
 from mmdiff.importing.stage import import_descriptors
 from tests.support.stores import Inputs, publish, recipe, values_for
 
@@ -93,3 +93,18 @@ def test_failing_removal_of_a_draft_is_told_where_nothing_else_failed(
     monkeypatch.setattr(os, "unlink", failing)
     with pytest.raises(DiskError, match=r"recipe\.json"):
         publish(quick_folder / "store", "models/x", {"x": values_for((10,), "int32")})
+
+
+def test_chunk_whose_status_cannot_be_read_is_refused_and_closed(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = publish(quick_folder / "store", "models/x", {"x": values_for((10,), "int32")})
+    entry = artifact.manifest.arrays["x"]
+
+    def failing(_: int) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", failing)
+        with pytest.raises(Corrupt, match=r"chunk c\.0 cannot be read \(Input/output error\)"):
+            open_chunk(artifact.folder / "x", entry.spec, 0, entry.crcs[0])
+    opened = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+    assert not [path for path in opened if path.startswith(str(quick_folder))]

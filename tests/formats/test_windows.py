@@ -32,7 +32,7 @@ from mmdiff.formats.storage import windows as format_windows
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.direct import direct_io, page_aligned
 from mmdiff.formats.storage.windows import windows_on
-from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.weights import Weighting
 from tests.diffusion.test_diffuse_kernels import frontier_of, some_rows, some_S

@@ -176,8 +176,8 @@ def test_test_points_without_labels_are_fused_without_a_curve(tmp_path: Path) ->
 
 
 REFUSED = {
-    "fuse --weight 1.5": "--weight 1.5: a weight from 0 (only the second) to 1 (only the first) is needed.",
-    "fuse --weight nan": "--weight nan: a weight from 0 (only the second) to 1 (only the first) is needed.",
+    "fuse --weight 1.5": "--weight 1.5: expected a number from 0 to 1. 0 is only the second, 1 only the first.",
+    "fuse --weight nan": "--weight nan: expected a number from 0 to 1. 0 is only the second, 1 only the first.",
     "fuse --weight 0.5 --tune": "--tune chooses --weight. Leave out one or the other.",
     "fuse --iteration 9": "--iteration 9: scores/diffusion has the iterations 1, 2, 3. Choose one of them.",
     "fuse logreg scores/logreg": "scores/logreg twice: there is nothing to fuse. Name two different scores.",

@@ -7,7 +7,6 @@ no check in Python prevents it, so it is a figure and not a failure. `keep` coll
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from tests.support.fuzzing import Found, corpus_name, pack, run_cases
 from tests.support.paths import ROOT
+from tests.support.stores import MEMORY
 
 CASES = 1_000_000
 CORPUS = ROOT / "tests" / "corpus"
@@ -29,14 +29,19 @@ def run(scale: float, seed: int) -> dict[str, int | float | str]:
     found = find(max(1, int(CASES * scale)), seed)
     native = [finding for finding in found.findings if finding.native and finding.target in _NATIVE]
     wrong = [finding for finding in found.findings if finding not in native]
+    kept = Path(tempfile.gettempdir()) / "mmdiff-fuzz"
+    for finding in found.findings:
+        kept.mkdir(exist_ok=True)
+        (kept / corpus_name(finding.target, finding.files)).write_bytes(pack(finding.files))
     for finding in native:
-        sys.stderr.write(f"fuzz: {finding}\n")
-    assert not wrong, f"{len(wrong)} findings:\n" + "\n".join(map(str, wrong[:_SHOWN]))
+        sys.stderr.write(f"fuzz: {finding}; its input is in {kept}\n")
+    assert not wrong, f"{len(wrong)} findings, whose inputs are in {kept}:\n" + "\n".join(map(str, wrong[:_SHOWN]))
     return {
         "cases": found.cases,
         "accepted": found.accepted,
         "refused": found.cases - found.accepted - len(native),
         "kinds of errors": len(found.kinds) - ("" in found.kinds),
+        "refused for lack of memory": sum(count for kind, count in found.kinds.items() if "more memory than there is" in kind),
         "targets": len(found.by_target),
         "crashes of C libraries": len(native),
         "findings": len(wrong),
@@ -45,8 +50,7 @@ def run(scale: float, seed: int) -> dict[str, int | float | str]:
 
 def find(cases: int, seed: int, first: int = 0) -> Found:
     """Runs cases in a folder in memory, where there is one."""
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         return run_cases(seed, first, cases, Path(folder) / "fuzz")
 
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from tests.support.nasty_options import Case, World, cases, commands
-from tests.support.nasty_parameters import CALLS, ApiWorld, api_cases
+from tests.support.nasty_parameters import CALLS, ApiCase, ApiWorld, api_cases
 from tests.support.stores import MEMORY
 
 _PAIRS = 6000
@@ -38,7 +38,8 @@ def run(scale: float, seed: int) -> dict[str, int | float | str]:
             pairs = [_pair(draw) for _ in range(max(1, int(_PAIRS * scale)))]
             api = ApiWorld(world)
             clock = time.monotonic()
-            for number, case in enumerate((*single, *pairs, *calls)):
+            todo: list[Case | ApiCase] = [*single, *pairs, *calls]
+            for number, case in enumerate(todo):
                 found = world.run(case) if isinstance(case, Case) else api.run(case)
                 wrong += [] if found is None else [found]
                 if time.monotonic() - clock > 60:

@@ -63,6 +63,11 @@ def test_the_page_of_benchmarks_is_that_of_the_last_ones(generate: ModuleType) -
     assert (ROOT / "docs" / "benchmarks.md").read_text() == page, "run `make docs`"
 
 
+def test_the_figures_of_campaigns_are_those_of_the_last_run(generate: ModuleType) -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    assert generate.testing(page) == page, "run `make docs`"
+
+
 def test_every_link_to_a_file_leads_somewhere() -> None:
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):

@@ -1,6 +1,6 @@
 """Inputs that fuzzing found worth keeping are read or refused with a typed error, and so are 2,000 fresh ones.
 
-Both run in processes of their own: a crash in a C library fails a test and does not end the test run.
+All run in processes of their own: a crash in a C library fails a test and does not end the test run.
 """
 
 from __future__ import annotations
@@ -40,6 +40,23 @@ from tests.long.fuzz import run
 print(json.dumps(run(0.002, 0)))
 """
 
+_CRASHING = """
+import json, os
+from dataclasses import replace
+from tests.long.fuzz import find
+from tests.support import fuzzing
+
+def crash(folder, files):
+    if len(next(iter(files.values()))) % 2:
+        os.abort()
+    raise KeyError("untyped")
+
+made = fuzzing.targets
+fuzzing.targets = lambda seeds: {"bin": replace(made(seeds)["bin"], read=crash)}
+found = find(40, 0)
+print(json.dumps([found.cases, [[finding.native, finding.wrong] for finding in found.findings]]))
+"""
+
 
 def run_apart(program: str) -> Any:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
@@ -64,3 +81,10 @@ def test_fresh_cases_are_read_or_refused() -> None:
     assert figures["findings"] == 0
     assert 0 < figures["accepted"] < 2000
     assert figures["targets"] == len(targets({}))
+
+
+def test_crashes_and_untyped_errors_are_findings() -> None:
+    cases, findings = run_apart(_CRASHING)
+    assert cases == len(findings) == 40
+    assert {native for native, _ in findings} == {True, False}
+    assert all("SIGABRT" in wrong if native else "KeyError: 'untyped'" in wrong for native, wrong in findings)

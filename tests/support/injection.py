@@ -32,7 +32,10 @@ CHANGES = (
     *("create", "write", "pwrite", "posix_fallocate", "ftruncate", "truncate", "fsync"),
     *("rename", "replace", "link", "symlink", "mkdir", "unlink", "rmdir"),
 )
-READS = ("open", "read", "pread", "readv", "preadv", "scandir", "listdir", "stat", "lstat", "readlink", "flock")
+READS = (
+    *("open", "read", "pread", "readv", "preadv", "scandir", "listdir"),
+    *("stat", "lstat", "fstat", "statvfs", "readlink", "flock"),
+)
 # Python itself repeats other calls that a signal interrupts (PEP 475).
 _NOT_REPEATED = ("rename", "replace", "link", "symlink", "mkdir", "unlink", "rmdir", "scandir", "listdir", "stat", "lstat")
 _NEED_SPACE = tuple(call for call in CHANGES if call not in ("unlink", "rmdir", "truncate"))

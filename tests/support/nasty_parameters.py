@@ -128,7 +128,8 @@ class ApiWorld:
         folder = self.world.folder
         if call == "mmdiff.knn_graph":
             weights = {"sigma": "gaussian", "lambda_": "meaningful"}.get(next(iter(given)), "constant")
-            mmdiff.knn_graph(self.X, **({"k": 4, "edge_weights": weights} | given))
+            known: dict[str, Any] = {"k": 4, "edge_weights": weights}
+            mmdiff.knn_graph(self.X, **(known | given))
         elif call == "mmdiff.diffuse":
             eta = "prior" if "prior" in next(iter(given)) else "column"
             mmdiff.diffuse(self.graph, self.y, **({"iterations": 2, "eta": eta} | given))

@@ -25,8 +25,9 @@ from mmdiff.diffusion.engine.states import Matrix
 from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.spill import SpillFile, read_back, rows_per_chunk
 from mmdiff.formats.storage.direct import page_aligned
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.manifest import Json
-from mmdiff.formats.store.publish import ArrayWriter, Draft
+from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.worker_chunks import WorkerChunk, adopt
 from mmdiff.runtime.threads import in_threads
 

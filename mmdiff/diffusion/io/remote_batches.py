@@ -27,8 +27,9 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.manifest import Json
-from mmdiff.formats.store.publish import ArrayWriter, Draft
+from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact
 from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, WorkerWriter
 from mmdiff.graph.graph import CsrGraph

@@ -18,7 +18,7 @@ from mmdiff.diffusion.engine.product import SeedUpdate, multiply
 from mmdiff.diffusion.io.graph_stream import READERS, Block, Stream
 from mmdiff.formats.storage.arrays import even_rows_per_chunk, page_unit, row_bytes
 from mmdiff.formats.storage.direct import page_aligned
-from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.runtime.threads import in_threads
 
 SpillFile = Callable[[int], ArrayWriter]

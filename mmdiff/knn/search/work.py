@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mmdiff.formats.store.publish import ArrayWriter
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.store import Artifact
 from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget
 from mmdiff.knn.cells.order import Cells

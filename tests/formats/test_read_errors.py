@@ -1,0 +1,114 @@
+"""A disk that fails to read: the file is named, and a draft starts again where its checkpoint cannot be read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mmdiff.formats.errors import Corrupt, DiskFull
+from mmdiff.formats.store import checks
+from mmdiff.formats.store.growing import Growth
+from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.publish import Publication
+from mmdiff.formats.store.store import Store
+from mmdiff.formats.store.verify import crc_of_complete_chunk
+from tests.support.stores import SMALL_CHUNKS, chunks_of, problems, publish, recipe
+
+SEEDS, NAME = "descriptors/seeds", "models/x"
+
+
+def failing(*_: Any) -> Any:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("call", ["pread", "readv"])
+def test_chunk_that_cannot_be_read_is_damage(store: Store, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    monkeypatch.setattr(os, call, failing)
+    with pytest.raises(Corrupt, match=rf"{SEEDS}, array vectors: chunk c\.0\.0 cannot be read \(Input/output error\)"):
+        store.open_artifact(SEEDS).array("vectors")
+    artifact = store.open_artifact(SEEDS)
+    spec = artifact.spec("vectors")
+    if call == "readv":
+        assert crc_of_complete_chunk(artifact.folder / "vectors" / "c.0.0", spec) is None
+
+
+@pytest.mark.parametrize("problem", ["error", "end"])
+def test_scratch_that_cannot_be_read_back_names_the_file(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    with Publication(quick_folder / "store", [NAME], "a test") as publication:
+        scratch = publication.draft(NAME, recipe()).scratch("scratch", (2000,), "int32")
+        scratch.fill(np.arange(2000, dtype=np.int32))
+        monkeypatch.setattr(os, "preadv", failing if problem == "error" else lambda *_: 0)
+        reason = "Input/output error" if problem == "error" else "the file ends after 0 of"
+        with pytest.raises(Corrupt, match=rf"scratch/c\.0: cannot be read \({reason}.* Run the same command again"):
+            scratch.read(0, np.empty(2000, np.int32))
+
+
+def interrupt_after_a_full_chunk(path: Path) -> None:
+    """Leaves a checkpoint within the first chunk, which was then filled and got its name."""
+    with (
+        Publication(path, [NAME], "a test") as publication,
+        Growth(publication.draft(NAME, recipe()), {"v": "int32"}) as growth,
+    ):
+        growth.append("v", np.arange(100, dtype=np.int32))
+        growth.checkpoint({"done": 100})
+        growth.append("v", np.arange(100, 3000, dtype=np.int32))
+        growth.close()
+        raise KeyboardInterrupt
+
+
+def continue_the_draft(path: Path) -> Json:
+    """The note of the checkpoint that a later run continues from."""
+    with (
+        chunks_of(SMALL_CHUNKS),
+        Publication(path, [NAME], "a test") as publication,
+        Growth(publication.draft(NAME, recipe()), {"v": "int32"}) as growth,
+    ):
+        return growth.note
+
+
+def test_draft_is_continued_from_the_chunk_that_replaced_its_part(quick_folder: Path) -> None:
+    with chunks_of(SMALL_CHUNKS), pytest.raises(KeyboardInterrupt):
+        interrupt_after_a_full_chunk(quick_folder / "store")
+    assert continue_the_draft(quick_folder / "store") == {"done": 100}
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_draft_whose_chunk_cannot_be_copied_back_starts_again_or_tells_of_the_full_disk(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    with chunks_of(SMALL_CHUNKS), pytest.raises(KeyboardInterrupt):
+        interrupt_after_a_full_chunk(quick_folder / "store")
+    pread, reads = os.pread, []
+
+    def second_read_fails(descriptor: int, size: int, at: int) -> bytes:
+        reads.append(size)
+        if len(reads) == 3 and code == errno.EIO:
+            failing()
+        return pread(descriptor, size, at)
+
+    def full(*_: Any) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pread", second_read_fails)
+    if code == errno.ENOSPC:
+        monkeypatch.setattr(os, "pwrite", lambda *args: full() if len(reads) > 2 else len(args[1]))
+        with pytest.raises(DiskFull):
+            continue_the_draft(quick_folder / "store")
+    else:
+        assert continue_the_draft(quick_folder / "store") == {}
+    assert len(reads) >= 3
+
+
+def test_graph_of_too_many_nodes_is_found(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_COLUMN", 1)
+    graph = {"indptr": np.array([0, 1, 2]), "indices": np.array([0, 1], np.uint32), "scale": np.ones(2, np.float32)}
+    facts = {"nodes": 2, "edges": 2, "background": 2, "seeds": 0, "test": 0, "reciprocal": 1.0}
+    publish(quick_folder / "store", "graph/W", graph, Recipe("graph", 1, {}, {}), facts)
+    assert "2 nodes, more than 1" in [problem.what for problem in problems(Store.open(quick_folder / "store"))]
