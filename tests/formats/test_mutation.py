@@ -15,7 +15,8 @@ CASES = 2000
 
 
 def test_mutated_stores_give_typed_errors_or_identical_results() -> None:
-    assert mutation.run(1, seed=15, cases=CASES) == {"mutations": CASES, "files": 339, "probes": 79, "findings": 0}
+    found = mutation.run(1, seed=15, cases=CASES)
+    assert (found["mutations"], found["findings"]) == (CASES, 0)
 
 
 def test_every_mutation_changes_the_store_and_can_be_taken_back(quick_folder: Path, inputs: Inputs) -> None:

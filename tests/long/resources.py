@@ -356,6 +356,7 @@ def run(scale: float, seed: int, small: bool | None = None) -> dict[str, int | f
                 continue
             if wrong:
                 failures.append(f"{case}: {wrong}")
+                sys.stderr.write(f"resources: {failures[-1]}\n")
             if time.monotonic() - told > 60:
                 told = time.monotonic()
                 sys.stderr.write(f"resources: {number:,} of {len(chosen):,}, {len(failures)} failures\n")
