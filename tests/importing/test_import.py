@@ -280,7 +280,8 @@ class InMemory:
 
 
 def test_rows_labels_ids_and_names_in_memory_give_the_arrays_of_files(tmp_path: Path, inputs: Inputs) -> None:
-    prints = {key: {"source": key, "bytes": 1, "files": 0, "digest": key} for key in ("rows", "labels", "ids")}
+    keys = ("rows", "labels", "ids")
+    prints = {key: {"source": key, "bytes": 1, "files": 0, "digest": f"{n:024x}"} for n, key in enumerate(keys)}
     labels = Given(Column(np.arange(600) % 5), prints["labels"], "labels")
     ids = Given(Column(Strings.of(f"row-{i}" for i in range(600))), prints["ids"], "ids")
     request = Request(
