@@ -58,7 +58,7 @@ def _share(all_of_them: list[Tried], scale: float, draw: random.Random) -> list[
 
 def _pair(draw: random.Random) -> Case:
     """A command with a nasty value of one option, and a nasty or random value of another."""
-    command, _ = draw.choice(list(commands()))
+    command, _ = draw.choice(commands())
     first, second = draw.choice(list(cases(command))), draw.choice(list(cases(command)))
     return Case(command, first.option, first.value, ((second.option, _value(second, draw)),))
 

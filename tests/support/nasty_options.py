@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -64,7 +65,8 @@ def _shown(value: str) -> str:
     return ascii(value) if len(value) < 40 else f"{value[:6]}...({len(value)})"
 
 
-def commands() -> Iterator[tuple[str, Any]]:
+@cache
+def commands() -> tuple[tuple[str, Any], ...]:
     """All commands of the application, with the names of their groups before them."""
 
     def below(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
@@ -75,7 +77,7 @@ def commands() -> Iterator[tuple[str, Any]]:
             else:
                 yield full, command
 
-    yield from below("", typer.main.get_command(app))
+    return tuple(below("", typer.main.get_command(app)))
 
 
 def cases(command: str, most: int | None = None) -> Iterator[Case]:
