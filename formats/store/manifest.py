@@ -13,12 +13,12 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn
 
-from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.errors import BadResult, Corrupt, call
 from mmdiff.formats.storage.arrays import ArraySpec
 
 Json = dict[str, Any]
@@ -105,7 +105,8 @@ class Manifest:
                 for name, entry in self.arrays.items()
             },
         }
-        return group_json({"mmdiff": document})
+        with _finite_figures(f"{self.kind}, its facts"):
+            return group_json({"mmdiff": document})
 
     @classmethod
     def parse(cls, text: bytes, where: str) -> Manifest:
@@ -153,7 +154,17 @@ def id_of(object_name: str) -> str:
 
 def run_json(run: Json) -> bytes:
     """The metadata of the group `run`, with a digest of its own, since the object id does not cover it."""
-    return group_json({"run": run, "digest": _digest(run)})
+    with _finite_figures("the record of the run"):
+        return group_json({"run": run, "digest": _digest(run)})
+
+
+@contextmanager
+def _finite_figures(what: str) -> Iterator[None]:
+    """JSON has no NaN and no infinity: figures that are not finite come of inputs that are not."""
+    try:
+        yield
+    except ValueError:
+        raise BadResult(f"{what}: values that are not finite. An input has some; find it with ", call("verify"), ".") from None
 
 
 def parse_run(text: bytes, where: str) -> Json:

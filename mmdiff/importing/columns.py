@@ -149,7 +149,7 @@ def notes_on(store: Store, imported: str) -> list[str]:
     stale = [
         f"{name} was made with another {spaces.NAME}: import it again."
         for name, artifact in artifacts.items()
-        if artifact.manifest.inputs["pca"]["object"] != store.id(spaces.NAME)
+        if artifact.manifest.inputs.get("pca", {}).get("object") != store.id(spaces.NAME)
     ]
     seeds = artifacts.get("descriptors/seeds")
     labelled = [name for name in artifacts if name != "descriptors/seeds" and imported in ("seeds", name.split("/")[1])]

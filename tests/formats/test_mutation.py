@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from mmdiff.formats.errors import BadResult
 from tests.long import mutation
 from tests.support.mutating import Mutator, Snapshot
 from tests.support.probes import small_pieces
-from tests.support.stores import Inputs, make_store, tree
+from tests.support.stores import Inputs, make_store, publish, recipe, tree
 
 CASES = 2000
 
@@ -30,3 +33,11 @@ def test_every_mutation_changes_the_store_and_can_be_taken_back(quick_folder: Pa
                 assert tree(store.path) != intact, changed
             mutator.snapshot.restore(changed.touched)
             assert tree(store.path) == intact, changed
+
+
+@pytest.mark.parametrize("where", ["facts", "run"])
+def test_figures_that_are_not_finite_are_not_published(quick_folder: Path, where: str) -> None:
+    figures: dict[str, Any] = {where: {"command": "a test", "share": float("nan")}}
+    with pytest.raises(BadResult, match="not finite"):
+        publish(quick_folder / "store", "descriptors/seeds", {"vectors": np.ones((3, 2), np.float32)}, recipe(), **figures)
+    assert not (quick_folder / "store" / "descriptors" / "seeds").exists()

@@ -161,7 +161,7 @@ def close(found: NDArray[Any], expected: NDArray[Any], tolerance: float) -> None
     assert not wrong.any(), (np.argwhere(wrong)[:3], found[wrong][:3], expected[wrong][:3])
     best = np.sort(expected.reshape(-1, expected.shape[-1]), axis=1)
     if best.shape[1] > 1:
-        lead = best[:, -1] - best[:, -2] > max(_TIE, 2 * tolerance) * best[:, -1]
+        lead = best[:, -1] - best[:, -2] > np.maximum(max(_TIE, 2 * tolerance) * best[:, -1], 4 * _TINY)
         rows = found.reshape(-1, expected.shape[-1])[lead]
         assert (rows.argmax(axis=1) == expected.reshape(-1, expected.shape[-1])[lead].argmax(axis=1)).all(), "another class"
 

@@ -297,25 +297,21 @@ def execute(case: Case, place: Place) -> tuple[int, str]:
     words = [os.fsencode(word) for word in [str(PROGRAM), *place.words(case.command)]]
     if case.shell:
         words = [b"bash", b"-c", b'"$0" "$@" ' + case.shell.encode() + b"; exit ${PIPESTATUS[0]}", *words]
-    told = place.folder / "told"
-    with told.open("wb") as stderr:
-        process = subprocess.Popen(
-            words,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            cwd=place.folder,
-            preexec_fn=case.inside,
-        )
-        try:
-            code = process.wait(_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-    text = told.read_text(errors="replace")
-    told.unlink()
-    return code, text
+    process = subprocess.Popen(
+        words,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        cwd=place.folder,
+        preexec_fn=case.inside,
+    )
+    try:
+        _, told = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, told = process.communicate()
+    return process.returncode, told.decode(errors="replace")
 
 
 def judge(case: Case, code: int, told: str) -> str:

@@ -208,7 +208,9 @@ class Mutator:
             other.rename(folder)
             self.away.rename(other)
             touched = (folder, other)
-        return Mutation(DAMAGE, how, self.artifact_of(folder), str(folder.relative_to(self.root)), touched)
+        records = how == "swap folders" and folder.name == other.name == "run"
+        category = OTHER if records else DAMAGE
+        return Mutation(category, how, self.artifact_of(folder), str(folder.relative_to(self.root)), touched)
 
     def _content_of(self, folder: Path) -> dict[str, Entry]:
         return {path.name: entry for path, entry in self.snapshot.entries.items() if path.parent == folder}
