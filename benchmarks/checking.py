@@ -18,7 +18,7 @@ from benchmarks.knn import PROGRAM
 from benchmarks.large import large_store
 from benchmarks.measure import Figure, Watched, evict, watch
 
-ROUNDS = 4
+ROUNDS = 3
 
 _WITHOUT = """
 from mmdiff.formats.storage.mapping import FlatMap
@@ -45,9 +45,16 @@ def figures(folder: Path, sizes: Sequence[int] = (1_000_000, 10_000_000), rows: 
         store, _ = large_store(folder / f"lists-{nodes}", nodes)
         for title, options in _DIFFUSIONS.items():
             for state in ("warm", "cold"):
-                what = f"diffuse{title}, {nodes / 1e6:g}M nodes, {state}"
+                what = f"diffuse{title}, T = 3, {nodes / 1e6:g}M nodes, {state}"
                 prepare = _without_scores(store, cold=state == "cold")
-                found.append(_in_turn(f"checking_{len(found)}", what, ["diffuse", *options, "--store", str(store)], prepare))
+                found.append(
+                    _in_turn(
+                        f"checking_{len(found)}",
+                        what,
+                        ["diffuse", "--iterations", "3", *options, "--store", str(store)],
+                        prepare,
+                    )
+                )
         shutil.rmtree(folder / f"lists-{nodes}")
     imported, built = stores.imported(folder, rows), folder / "built"
 

@@ -286,8 +286,8 @@ CASES = {
     "weights from nothing": Case(lists_with(0, 1), f"x.npy {GAUSSIAN}", ("--distances FILE",)),
     "vanishing weights": Case(
         lists_with(0, 1, d=np.ones((20, 3))),
-        "x.npy --distances d.npy --edge-weights meaningful --lambda 1e-3",
-        ("--lambda 1e-3", "or more"),
+        "x.npy --distances d.npy --edge-weights meaningful --lambda 1e-20",
+        ("--lambda 1e-20",),
     ),
     "little memory": Case(lists_with(0, 1), "x.npy --memory 1M", ("--memory", "20 nodes", "at least")),
     "weights of a matrix": Case(npz_with(), f"x.npz {GAUSSIAN}", ("holds its own weights",)),
