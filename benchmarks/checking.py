@@ -46,15 +46,8 @@ def figures(folder: Path, sizes: Sequence[int] = (1_000_000, 10_000_000), rows: 
         for title, options in _DIFFUSIONS.items():
             for state in ("warm", "cold"):
                 what = f"diffuse{title}, T = 3, {nodes / 1e6:g}M nodes, {state}"
-                prepare = _without_scores(store, cold=state == "cold")
-                found.append(
-                    _in_turn(
-                        f"checking_{len(found)}",
-                        what,
-                        ["diffuse", "--iterations", "3", *options, "--store", str(store)],
-                        prepare,
-                    )
-                )
+                command = ["diffuse", "--iterations", "3", *options, "--store", str(store)]
+                found.append(_in_turn(f"checking_{len(found)}", what, command, _without_scores(store, state == "cold")))
         shutil.rmtree(folder / f"lists-{nodes}")
     imported, built = stores.imported(folder, rows), folder / "built"
 

@@ -124,6 +124,8 @@ def test_zarr_refuses_a_chunk_with_a_flipped_bit(quick_folder: Path, place: int)
 
 
 def test_artifact_without_arrays_is_published_and_verifies(quick_folder: Path) -> None:
-    artifact = publish(quick_folder / "store", "models/pca", {}, recipe("pca"))
+    facts = {"width": 3, "dims": 3, "reduces": False, "rows_sampled": 0, "explained_variance": 1.0}
+    of = recipe("pca", dims=3, normalize=True, on_bad="error")
+    artifact = publish(quick_folder / "store", "models/pca", {}, of, facts)
     assert artifact.manifest.arrays == {}
     assert problems(Store.open(quick_folder / "store")) == []

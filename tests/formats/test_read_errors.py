@@ -26,15 +26,17 @@ def failing(*_: Any) -> Any:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize("call", ["pread", "readv"])
-def test_chunk_that_cannot_be_read_is_damage(store: Store, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    monkeypatch.setattr(os, call, failing)
+def test_chunk_that_cannot_be_opened_is_damage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pread", failing)
     with pytest.raises(Corrupt, match=rf"{SEEDS}, array vectors: chunk c\.0\.0 cannot be read \(Input/output error\)"):
         store.open_artifact(SEEDS).array("vectors")
+
+
+def test_chunk_that_cannot_be_read_is_found_by_verify(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = store.open_artifact(SEEDS)
-    spec = artifact.spec("vectors")
-    if call == "readv":
-        assert crc_of_complete_chunk(artifact.folder / "vectors" / "c.0.0", spec) is None
+    monkeypatch.setattr(os, "readv", failing)
+    assert {(problem.array, problem.chunk) for problem in problems(store)} >= {("vectors", "c.0.0")}
+    assert crc_of_complete_chunk(artifact.folder / "vectors" / "c.0.0", artifact.spec("vectors")) is None
 
 
 @pytest.mark.parametrize("problem", ["error", "end"])
