@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
-from mmdiff.formats.errors import BadOption, Parameter
+from mmdiff.formats.errors import BadOption, Corrupt, MmdiffError, Parameter
 from mmdiff.formats.store.gc import unnamed
 from mmdiff.formats.store.kinds import Kinds, described_kind
 from mmdiff.formats.store.manifest import Json
@@ -16,6 +16,8 @@ from mmdiff.inspection.distribution import distribution
 from mmdiff.labels.classes import UNLABELLED, Classes, labels_of
 from mmdiff.labels.ids import ids_of
 from mmdiff.runtime.staleness import made_from, reasons_stale, sources_gone
+
+Description = TypeVar("Description")
 
 # Rows that statistics are taken on, evenly spread: enough for every digit shown.
 _SAMPLE_ROWS = 1 << 16
@@ -51,7 +53,7 @@ def details(store: Store, name: str, kinds: Kinds) -> Json:
             for array, entry in manifest.arrays.items()
         },
         "run": artifact.run,
-        "statistics": described_kind(artifact, kinds).statistics(artifact),
+        "statistics": _described(artifact, described_kind(artifact, kinds).statistics),
     }
 
 
@@ -81,7 +83,7 @@ def _line(store: Store, name: str, kinds: Kinds) -> Json:
         "artifact": name,
         "object": artifact.id,
         "kind": manifest.kind,
-        "what": described_kind(artifact, kinds).title(artifact),
+        "what": _described(artifact, described_kind(artifact, kinds).title),
         "bytes": manifest.bytes_on_disk,
         "made": artifact.run["started"],
         "seconds": artifact.run["seconds"],
@@ -89,6 +91,17 @@ def _line(store: Store, name: str, kinds: Kinds) -> Json:
         "stale": reasons_stale(store, artifact),
         "gone": sources_gone(artifact),
     }
+
+
+def _described(artifact: Artifact, describe: Callable[[Artifact], Description]) -> Description:
+    """A description of an artifact; Corrupt where its manifest contradicts itself, as only a forged one does."""
+    try:
+        return describe(artifact)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, MmdiffError):
+            raise
+        problem = "its manifest does not describe what it holds"
+        raise Corrupt(f"{artifact.name}: {problem} ({type(error).__name__}). {artifact.remedy}") from error
 
 
 def _span(span: str, length: int) -> tuple[int, int]:

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+import mmdiff
 from mmdiff.cli import app
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.store.manifest import Manifest, Record, encode, object_id, parse_run, run_json
 from mmdiff.formats.store.store import Store
 from tests.support.remotes import files_of
-from tests.support.stores import problems, tree
+from tests.support.stores import problems, publish, recipe, tree
 
 BACKGROUND = "descriptors/background"
 ID = f"pca-{'0' * 24}"
@@ -157,3 +159,16 @@ def test_entry_that_is_not_there_is_damage_and_no_key_error() -> None:
     assert run.get("seconds") is None
     assert parse_run(run_json({}), "x") == {}
     assert Record.of({"a": 1}, "x") == {"a": 1}
+
+
+def test_report_whose_lines_are_no_lines_is_not_described(quick_folder: Path) -> None:
+    arrays = {
+        "planes": np.zeros((1, 6), np.int64),
+        "offsets": np.array([0, 1]),
+        "keys": np.zeros((1, 12), np.uint8),
+    }
+    facts = {"tests": {}, "lines": [1]}
+    run = {"command": "a test", "started": "2026-01-01T00:00:00+00:00", "seconds": 1.0, "witness": {}}
+    publish(quick_folder / "store", "reports/x", arrays, recipe("report", draws=1), facts, run)
+    with pytest.raises(Corrupt, match="reports/x"):
+        mmdiff.open(quick_folder / "store").inspect("reports/x")
