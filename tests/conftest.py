@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numba
 import pytest
 from hypothesis import HealthCheck, settings
+
+if numba.config.DISABLE_JIT:
+    from tests.support import interpreted
+
+    interpreted.install()
 
 from mmdiff.formats.store.store import Store
 from tests.support.stores import MEMORY, Inputs, make_inputs, make_store

@@ -1,0 +1,99 @@
+"""Kernels as plain Python, for coverage: NUMBA_DISABLE_JIT=1 interprets them, and this module stands in for raw LLVM.
+
+Each function here says in Python what the LLVM instructions of the same name do (`mmdiff/kernels/llvm.py`, `register_sums.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.kernels import floats, llvm, register_sums
+from mmdiff.kernels.constants import COLUMN
+
+
+def install() -> None:
+    """Replaces the instructions. It must run before the modules that import them are imported."""
+    for module, functions in (
+        (llvm, (prefetch, count_smaller)),
+        (floats, (half_to_float, widen, keep)),
+        (register_sums, (fused,)),
+    ):
+        for function in functions:
+            setattr(module, function.__name__, function)
+    for columns in (96, 64, 32, 16, 8, 4, 2, 1):
+        setattr(register_sums, f"sum_of_{columns}", sum_of(columns))
+    from mmdiff.diffusion.io import prefetch as pages
+    from mmdiff.graph import union
+
+    for owner, function in ((pages, _madvise), (union, weight_at), (union, set_weight)):
+        setattr(owner, function.__name__, function)
+
+
+def _madvise(*_: Any) -> int:
+    """Does nothing: advice on pages changes no value."""
+    return 0
+
+
+def weight_at(weights: NDArray[np.float32] | None, at: Any) -> np.float32:
+    return np.float32(0 if weights is None else weights[at])
+
+
+def set_weight(weights: NDArray[np.float32] | None, at: Any, weight: Any) -> None:
+    if weights is not None:
+        weights[at] = weight
+
+
+def prefetch(array: NDArray[Any], index: Any) -> None:
+    """Does nothing: a prefetch changes no value."""
+    del array, index
+
+
+def count_smaller(entries: NDArray[np.uint32], count: int, at: int, places: NDArray[np.uint32]) -> None:
+    for place in range(at, at + llvm.LANES):
+        places[place] = np.count_nonzero(entries[:count].view(np.int32) < entries[place : place + 1].view(np.int32))
+
+
+def half_to_float(value: Any) -> np.float32:
+    return np.float32(value.view(np.float16) if isinstance(value, np.uint16) else value)
+
+
+def widen(value: Any) -> np.float32:
+    return floats.bfloat16_decode(np.array([value]))[0] if isinstance(value, np.uint16) else np.float32(value)
+
+
+def keep(array: NDArray[Any], row: int, column: int, value: Any) -> None:
+    single = np.array([value], np.float32)
+    array[row, column] = floats.bfloat16_encode(single)[0] if array.dtype == np.uint16 else single[0]
+
+
+def fused(factor: Any, value: Any, total: Any) -> np.float32:
+    return np.float32(np.float64(factor) * np.float64(value) + np.float64(total))
+
+
+def sum_of(columns: int) -> Callable[..., None]:
+    def add_rows(
+        indices: NDArray[np.uint32],
+        weights: NDArray[Any] | None,
+        source: NDArray[Any],
+        width: int,
+        column: int,
+        edge: int,
+        end: int,
+        sums: NDArray[np.float32],
+    ) -> None:
+        sums[column : column + columns] = 0
+        for at in range(edge, end):
+            weight = np.float32(1 + (indices[at] >> 31)) if weights is None else half_to_float(weights[at])
+            first = int(indices[at] & COLUMN) * width + column
+            row = floats.bfloat16_decode(source[first : first + columns])
+            sums[column : column + columns] = fused_rows(weight, row, sums[column : column + columns])
+
+    return add_rows
+
+
+def fused_rows(weight: np.float32, row: NDArray[np.float32], sums: NDArray[np.float32]) -> NDArray[np.float32]:
+    return (np.float64(weight) * row.astype(np.float64) + sums.astype(np.float64)).astype(np.float32)
