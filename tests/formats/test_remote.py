@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from mmdiff.formats.remote import fetching
 from mmdiff.formats.remote.fetching import fetch, with_inputs
 from mmdiff.formats.remote.remote import Remote
 from mmdiff.formats.storage import seam
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import import_descriptors
 from mmdiff.runtime.progress import silent
@@ -465,3 +467,23 @@ def test_urls_that_fsspec_cannot_open_are_one_line(monkeypatch: pytest.MonkeyPat
     refused(run("inspect", "--store", "ftp://host:port/store"), 2, "ftp://host:port/store: not a URL that can be read (Port")
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     refused(run("inspect", "--store", "gs://bucket/store"), 2, "gs://bucket/store: Please install gcsfs")
+
+
+def test_a_download_that_fails_is_not_tried_again_once_another_has_failed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, stop, attempts = Remote.open(upload(store.path, "memory://store")), threading.Event(), []
+
+    def failing(path: str, **_: Any) -> bytes:
+        attempts.append(path)
+        stop.set()
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(remote._files, "cat_file", failing)
+    writer = ArrayWriter(tmp_path / "vectors", store.open_artifact(BACKGROUND).spec("vectors"))
+    download = fetching._ChunkDownload(remote, CHUNK, writer, 1, 0, lambda _: None)
+    for _ in ("fails", "does not begin"):
+        download.run(stop)
+        assert len(attempts) == 1
+    assert not writer.crcs
+    assert list(writer.folder.iterdir()) == []
