@@ -163,7 +163,7 @@ def test_roles_that_do_not_add_up_to_the_nodes_are_found(quick_folder: Path) -> 
 
 @pytest.mark.parametrize(("draws", "facts"), [(None, {"lines": []}), (2, {"lines": 5}), (2, {})])
 def test_report_that_does_not_say_its_lines_and_draws_is_found(quick_folder: Path, draws: int | None, facts: Json) -> None:
-    arrays = {
+    arrays: Arrays = {
         "planes": np.zeros((0, checks._REPORT_COLUMNS), np.float32),
         "offsets": np.zeros(1, np.int64),
         "keys": np.zeros((0, 2), np.int64),
