@@ -210,22 +210,23 @@ class _ChunkDownload:
 
     def run(self, stop: threading.Event) -> None:
         """Tries a few times, until the chunk is complete and correct, or `stop` is set."""
-        problem: Corrupt | Unreachable | None = None
-        for attempt in range(ATTEMPTS):
-            if attempt and stop.wait(PAUSE_SECONDS * attempt):
-                return
+        attempt = 1
+        while True:
             try:
                 self._try(stop)
                 return
             except Missing as error:
                 raise Corrupt(f"{error}: a chunk of the artifact is missing. Copy the store there again.") from None
-            except (Corrupt, Unreachable) as error:
-                problem = error
-        if isinstance(problem, Corrupt):
-            remedy = "Complete chunks are kept. Copy the store there again, then fetch again."
-            raise Corrupt(f"{self.remote.url}/{self.file}: {problem}, in {ATTEMPTS} attempts. {remedy}")
-        if problem is not None:
-            raise problem
+            except Corrupt as error:
+                if attempt == ATTEMPTS:
+                    remedy = "Complete chunks are kept. Copy the store there again, then fetch again."
+                    raise Corrupt(f"{self.remote.url}/{self.file}: {error}, in {ATTEMPTS} attempts. {remedy}") from None
+            except Unreachable:
+                if attempt == ATTEMPTS:
+                    raise
+            if stop.wait(PAUSE_SECONDS * attempt):
+                return
+            attempt += 1
 
     def _try(self, stop: threading.Event) -> None:
         spec = self.writer.spec

@@ -64,11 +64,6 @@ class ZarrSource(Matrix):
                 f"{self.name}, rows {start:,} to {stop:,}: a chunk cannot be read ({reason(error)}). Copy or write the array "
                 "again."
             ) from error
-        if rows.shape != (stop - start, self.width):
-            raise UnreadableSource(
-                f"{self.name}, rows {start:,} to {stop:,}: found {rows.shape}, expected {(stop - start, self.width)}. Copy or "
-                "write the array again."
-            )
         return np.ascontiguousarray(rows, self.dtype)
 
 

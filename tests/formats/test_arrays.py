@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.storage.arrays import DTYPES, PAGE_BYTES, ArraySpec, even_rows_per_chunk
+from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.formats.store.verify import problems_of_files
 from tests.support.stores import (
@@ -129,3 +130,9 @@ def test_artifact_without_arrays_is_published_and_verifies(quick_folder: Path) -
     artifact = publish(quick_folder / "store", "models/pca", {}, of, facts)
     assert artifact.manifest.arrays == {}
     assert problems(Store.open(quick_folder / "store")) == []
+
+
+@pytest.mark.parametrize("i", [-1, 2])
+def test_a_string_outside_the_list_is_an_index_error(i: int) -> None:
+    with pytest.raises(IndexError):
+        Strings.of(["a", "b"])[i]

@@ -71,3 +71,9 @@ def test_a_kind_of_another_version_is_refused(quick_folder: Path) -> None:
     artifact = publish(quick_folder / "store", "graph/W", {}, recipe("hypergraph"))
     with pytest.raises(OSError, match=r"graph/W: kind hypergraph, schema 1: this mmdiff knows descriptors 1, .*Use the v"):
         kind_of(artifact, KINDS)
+
+
+def test_intact_artifact_passes_all_checks_at_once(artifact: Artifact) -> None:
+    checked = artifact.checked("all")
+    assert checked.checks == "all"
+    np.testing.assert_array_equal(checked["ids"], np.arange(9))

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadResult
+from mmdiff.formats.store import checks
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Store
@@ -158,3 +159,14 @@ def test_roles_that_do_not_add_up_to_the_nodes_are_found(quick_folder: Path) -> 
     publish(quick_folder / "store", "graph/W", graph, Recipe("graph", 1, {}, {}), facts)
     found = problems(Store.open(quick_folder / "store"))
     assert [problem.what for problem in found] == ["2 nodes, where the manifest says 1 + 2 + 0"]
+
+
+@pytest.mark.parametrize(("draws", "facts"), [(None, {"lines": []}), (2, {"lines": 5}), (2, {})])
+def test_report_that_does_not_say_its_lines_and_draws_is_found(quick_folder: Path, draws: int | None, facts: Json) -> None:
+    arrays: Arrays = {
+        "planes": np.zeros((0, checks._REPORT_COLUMNS), np.float32),
+        "offsets": np.zeros(1, np.int64),
+        "keys": np.zeros((0, 2), np.int64),
+    }
+    artifact = publish(quick_folder / "store", "models/x", arrays, Recipe("report", 1, {"draws": draws}, {}), facts)
+    assert list(checks.check_report(artifact)) == [("planes", "the manifest does not say which lines and draws there are")]

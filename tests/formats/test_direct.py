@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from mmdiff.formats.storage import direct, seam
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
+from mmdiff.formats.storage.crc import crc32c, crc32c_of_file
 from mmdiff.formats.storage.direct import page_aligned, read_pages
 from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.verify import crc_of_complete_chunk
@@ -78,3 +81,36 @@ def test_a_file_that_is_too_short_is_noticed(tmp_path: Path, size: int) -> None:
             read_pages(descriptor, page_aligned((3 * PAGE_BYTES,), "uint8"))
     finally:
         os.close(descriptor)
+
+
+def test_a_file_without_direct_io_is_read_the_usual_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = page_aligned((2 * PAGE_BYTES,), "uint8")
+    values[:] = np.arange(values.size) % 251
+    (tmp_path / "file").write_bytes(values.tobytes())
+    fcntl_of_system = fcntl.fcntl
+
+    def refusing(descriptor: int, command: int, *flags: int) -> int:
+        if command == fcntl.F_SETFL:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return fcntl_of_system(descriptor, command, *flags)
+
+    monkeypatch.setattr(fcntl, "fcntl", refusing)
+    out = page_aligned(values.shape, "uint8")
+    with (tmp_path / "file").open("rb") as file:
+        assert not direct.enable_direct_io(file.fileno())
+        read_pages(file.fileno(), out)
+    np.testing.assert_array_equal(out, values)
+
+
+def test_rows_of_another_shape_than_the_chunk_are_not_written(tmp_path: Path) -> None:
+    writer = ArrayWriter(tmp_path / "array", ArraySpec.fit((10, 3), "float32", 1024))
+    with pytest.raises(ValueError, match=r"array: chunk 0 takes rows of shape \(10, 3\), not \(10, 2\)"):
+        writer.write(0, np.zeros((10, 2), np.float32))
+    assert not (tmp_path / "array" / "c.0.0").exists()
+
+
+def test_a_file_that_ends_early_has_no_checksum(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    for size, expected in ((4, crc32c(b"text")), (5, None)):
+        with (tmp_path / "file").open("rb") as file:
+            assert crc32c_of_file(file.fileno(), size) == expected

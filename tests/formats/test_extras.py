@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import tomllib
 
 import pytest
 
-from mmdiff.formats.errors import MissingExtra, Parameter
+from mmdiff.formats.errors import BadOption, MissingExtra, Parameter
 from mmdiff.formats.extras import EXTRAS, load
 from tests.support.paths import ROOT
 
@@ -36,3 +37,30 @@ def test_a_parameter_that_needs_an_extra_is_carried_by_the_error(monkeypatch: py
 def test_every_extra_is_declared_by_the_package() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS.values()) <= set(declared)
+
+
+def test_errors_and_their_parts_are_the_same_in_another_process() -> None:
+    missing = MissingExtra("distributed", "dask", Parameter("dask"))
+    named = BadOption(Parameter("k", 0), ": too small")
+    for error in (missing, named):
+        # A deep copy takes an error apart and makes it again, as a process pool does.
+        copied = copy.deepcopy(error)
+        assert type(copied) is type(error)
+        assert (str(copied), copied.parts) == (str(error), error.parts)
+    for parameter in (Parameter("k"), Parameter("k", None)):
+        same = copy.deepcopy(parameter)
+        assert same == parameter
+        assert same.has_value == parameter.has_value
+
+
+@pytest.mark.parametrize(
+    ("error", "parameter", "value"),
+    [
+        (BadOption(Parameter("k", 0), ": too small"), "k", 0),
+        (BadOption(Parameter("k"), ": missing"), "k", None),
+        (BadOption("a file: unreadable"), None, None),
+        (BadOption(), None, None),
+    ],
+)
+def test_an_error_tells_the_parameter_that_it_begins_with(error: BadOption, parameter: str | None, value: int | None) -> None:
+    assert (error.parameter, error.value) == (parameter, value)

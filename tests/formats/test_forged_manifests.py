@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import mmdiff
 from mmdiff.cli import app
-from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.errors import BadResult, Corrupt
 from mmdiff.formats.store.manifest import Manifest, Record, encode, object_id, parse_run, run_json
 from mmdiff.formats.store.store import Store
 from tests.support.remotes import files_of
@@ -172,3 +173,10 @@ def test_report_whose_lines_are_no_lines_is_not_described(quick_folder: Path) ->
     publish(quick_folder / "store", "reports/x", arrays, recipe("report", draws=1), facts, run)
     with pytest.raises(Corrupt, match="reports/x"):
         mmdiff.open(quick_folder / "store").inspect("reports/x")
+
+
+def test_figures_that_are_not_finite_are_not_recorded() -> None:
+    with pytest.raises(
+        BadResult, match=r"^the record of the run: values that are not finite\. An input has some; find it with"
+    ):
+        run_json({"seconds": math.nan})

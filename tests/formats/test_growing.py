@@ -12,6 +12,7 @@ import pytest
 
 from mmdiff.formats.errors import MmdiffError
 from mmdiff.formats.store.growing import Growth
+from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import Draft
 from tests.support.stores import chunks_of, recipe
 
@@ -75,3 +76,36 @@ def test_a_write_that_fails_once_leaves_no_gap(
         if calls <= at:
             return
     raise AssertionError("the array was never written undisturbed")
+
+
+def checkpoint_at(folder: Path, length: int) -> None:
+    """Leaves a checkpoint after so many values, as an interrupted run does."""
+    with chunks_of(CHUNK), Growth(draft(folder), {"indices": "uint32"}) as growth:
+        growth.append("indices", np.arange(length, dtype=np.uint32))
+        growth.checkpoint({"length": length})
+        # Waits for the disk like `close`, which would also end the partial chunk.
+        growth._settle()
+
+
+def continued_note(folder: Path) -> Json:
+    with chunks_of(CHUNK), Growth(draft(folder), {"indices": "uint32"}) as growth:
+        return growth.note
+
+
+@pytest.mark.parametrize("length", [CHUNK // 4, CHUNK // 2, CHUNK // 4 + 10])
+def test_a_checkpoint_within_or_between_chunks_is_continued(quick_folder: Path, length: int) -> None:
+    checkpoint_at(quick_folder, length)
+    assert continued_note(quick_folder) == {"length": length}
+
+
+def test_a_checkpoint_whose_partial_chunk_was_changed_is_not_continued(quick_folder: Path) -> None:
+    checkpoint_at(quick_folder, 100)
+    [part] = draft(quick_folder).folder_of("indices").glob("c.0*")
+    part.write_bytes(b"torn")
+    assert continued_note(quick_folder) == {}
+
+
+def test_a_checkpoint_whose_full_chunk_was_shortened_is_not_continued(quick_folder: Path) -> None:
+    checkpoint_at(quick_folder, CHUNK // 2)
+    os.truncate(draft(quick_folder).folder_of("indices") / "c.1", CHUNK)
+    assert continued_note(quick_folder) == {}

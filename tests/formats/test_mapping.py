@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import StoreError
+from mmdiff.formats.storage import mapping
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.mapping import map_chunks
 from mmdiff.formats.store.store import Artifact, Store
@@ -141,3 +142,18 @@ def test_array_can_still_be_read_while_the_interpreter_exits(artifact: Artifact)
     done = subprocess.run([sys.executable, "-c", READS_AT_EXIT, str(store)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == int(values_for((3000, 7), "float32").sum())
+
+
+def test_where_pages_cannot_be_populated_they_are_announced(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def old_system(_address: int, _size: int, advice: int) -> int:
+        asked.append(advice)
+        return -1 if advice == mapping._MADV_POPULATE_READ else 0
+
+    mapped = artifact.array("values")
+    with monkeypatch.context() as patched:
+        patched.setattr(mapping._libc, "madvise", old_system)
+        mapping.request(mapped, 0, len(mapped))
+    assert asked == [mapping._MADV_POPULATE_READ, mapping.MADV_WILLNEED]
+    np.testing.assert_array_equal(mapped, values_for((3000, 7), "float32"))

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from typer.testing import CliRunner, Result
 from mmdiff.cli import app
 from mmdiff.formats.errors import Unreachable
 from mmdiff.formats.remote import fetching
-from mmdiff.formats.remote.fetching import fetch
+from mmdiff.formats.remote.fetching import fetch, with_inputs
 from mmdiff.formats.remote.remote import Remote
 from mmdiff.formats.storage import seam
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import import_descriptors
 from mmdiff.runtime.progress import silent
@@ -428,3 +430,60 @@ def test_the_work_folder_of_a_fetch_killed_at_its_end_goes_with_the_next_fetch(s
     (local / "work" / "models.pca" / "lock").touch()
     fetch(Remote.open(url), ["models/pca"], local, silent)
     assert not (local / "work").exists()
+
+
+def test_inputs_that_the_remote_store_no_longer_has_are_left_out(store: Store) -> None:
+    url = upload(store.path, "memory://store")
+    assert with_inputs(Remote.open(url), [BACKGROUND]) == [PCA, BACKGROUND]
+    files, root = fsspec.url_to_fs(f"{url}/{PCA}")
+    files.rm(root, recursive=True)
+    assert with_inputs(Remote.open(url), [BACKGROUND]) == [BACKGROUND]
+
+
+def test_a_name_that_leads_astray_is_fetched_again(store: Store, quick_folder: Path) -> None:
+    remote, here = Remote.open(upload(store.path, "memory://store")), quick_folder / "here"
+    fetch(remote, [PCA], here, silent)
+    (here / PCA).unlink()
+    (here / PCA).symlink_to("/elsewhere")
+    [fetched] = fetch(remote, [PCA], here, silent)
+    assert (fetched.downloaded, fetched.replaced) == (0, None)
+    assert Store.open(here).id(PCA) == store.id(PCA)
+
+
+def test_a_listing_that_fails_is_an_error_but_not_of_a_web_server(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the listing is broken")
+
+    with web_server(store.path) as url:
+        from_web, in_memory = Remote.open(url), Remote.open(upload(store.path, "memory://store"))
+        for remote in (from_web, in_memory):
+            monkeypatch.setattr(remote._files, "ls", failing)
+        assert from_web.names == []
+    with pytest.raises(Unreachable, match=r"^memory://store/descriptors: cannot be read \(the listing is broken\)\. Check"):
+        _ = in_memory.names
+
+
+def test_urls_that_fsspec_cannot_open_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(run("inspect", "--store", "ftp://host:port/store"), 2, "ftp://host:port/store: not a URL that can be read (Port")
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    refused(run("inspect", "--store", "gs://bucket/store"), 2, "gs://bucket/store: Please install gcsfs")
+
+
+def test_a_download_that_fails_is_not_tried_again_once_another_has_failed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, stop, attempts = Remote.open(upload(store.path, "memory://store")), threading.Event(), []
+
+    def failing(path: str, **_: Any) -> bytes:
+        attempts.append(path)
+        stop.set()
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(remote._files, "cat_file", failing)
+    writer = ArrayWriter(tmp_path / "vectors", store.open_artifact(BACKGROUND).spec("vectors"))
+    download = fetching._ChunkDownload(remote, CHUNK, writer, 1, 0, lambda _: None)
+    for _ in ("fails", "does not begin"):
+        download.run(stop)
+        assert len(attempts) == 1
+    assert not writer.crcs
+    assert list(writer.folder.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -321,3 +322,15 @@ def test_indices_out_of_range_are_refused_by_their_row(quick_folder: Path) -> No
     for none in (None, -2):
         with pytest.raises(Damaged, match="array labels, row 1"):
             artifact.index_array("labels", 4, none=none)
+
+
+@pytest.mark.parametrize("key", [[], [0.5], np.array(["a"])])
+def test_a_key_that_selects_no_rows_is_left_to_numpy(artifact: Artifact, key: Any) -> None:
+    mapped, plain = artifact["matrix"], values_for((ROWS, WIDTH), "float32")
+    try:
+        expected = plain[key]
+    except IndexError as error:
+        with pytest.raises(IndexError, match=re.escape(str(error))):
+            mapped[key]
+    else:
+        np.testing.assert_array_equal(mapped[key], expected)

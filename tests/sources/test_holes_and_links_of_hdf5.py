@@ -118,3 +118,9 @@ def test_a_chunk_that_needs_far_more_memory_than_the_file_has_bytes_is_refused(t
         dataset = file.create_dataset("emb", (1 << 20, 256), "f4", chunks=(1 << 20, 256), compression="gzip")
         dataset.id.write_direct_chunk((0, 0), b"a few bytes")
     refused(tmp_path / "x.h5", r"x\.h5::emb: a chunk takes 1,073,741,824 bytes.*smaller chunks")
+
+
+def test_a_path_that_goes_on_below_a_dataset_leads_nowhere(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("emb", data=X)
+    refused(tmp_path / "x.h5", r"emb/rows", inner="emb/rows")

@@ -280,3 +280,10 @@ def test_a_million_labels_are_read_as_written(tmp_path: Path, ending: str) -> No
     assert isinstance(columns[0].values, np.ndarray)
     np.testing.assert_array_equal(columns[0].values, labels)
     assert columns[1].values[999_999] == "n999"
+
+
+def test_a_dictionary_of_bytes_is_no_column_of_texts(tmp_path: Path) -> None:
+    values = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array([b"a", b"b"]))
+    pq.write_table(pa.table({"label": values}), tmp_path / "y.parquet")
+    with pytest.raises(UnreadableSource, match=r"y\.parquet::label: a column of binary, expected integers or strings"):
+        read_column(str(tmp_path / "y.parquet"))

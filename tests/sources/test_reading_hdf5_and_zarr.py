@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numcodecs
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import ShardingCodec
+from zarr.codecs import BytesCodec, GzipCodec, ShardingCodec
 
 from mmdiff.formats.errors import MissingExtra, UnreadableSource
 from mmdiff.formats.sources.opening import open_source
@@ -252,4 +254,45 @@ def test_huge_zarr_metadata_are_refused(tmp_path: Path) -> None:
     write_zarr(tmp_path / "x.zarr", zarr_format=2)
     os.truncate(tmp_path / "x.zarr/.zattrs", 1 << 40)
     with pytest.raises(UnreadableSource, match=r"\.zattrs: metadata of 1,099,511,627,776 bytes"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+def test_a_codec_of_a_plugin_that_unpickles_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(numcodecs.registry.codec_registry, "cloudpickle", numcodecs.Zlib)
+    write_zarr(tmp_path / "x.zarr", zarr_format=2)
+    metadata = json.loads((tmp_path / "x.zarr" / ".zarray").read_text())
+    (tmp_path / "x.zarr" / ".zarray").write_text(json.dumps(metadata | {"compressor": {"id": "cloudpickle"}}))
+    monkeypatch.setattr(numcodecs.Zlib, "codec_id", "cloudpickle")
+    with pytest.raises(UnreadableSource, match=r"x\.zarr: its chunks are pickled, and mmdiff never loads a pickle"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+def test_a_zarr_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_zarr(tmp_path / "x.zarr")
+    scandir = os.scandir
+
+    def failing(path: Any) -> Any:
+        if Path(path).name == "c":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(UnreadableSource, match=r"x\.zarr: .*Input/output error"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+def test_a_shard_with_a_compressed_index_is_refused(tmp_path: Path) -> None:
+    codec = ShardingCodec(chunk_shape=(100, 12), index_codecs=[BytesCodec(), GzipCodec()])
+    array = zarr.create_array(
+        tmp_path / "x.zarr", shape=X.shape, dtype="f4", chunks=X.shape, serializer=codec, compressors=None
+    )
+    array[:] = X
+    with pytest.raises(UnreadableSource, match=r"x\.zarr/c/0/0: the index of the shard is compressed\. Write the array again"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+def test_a_shard_that_is_shorter_than_its_index_is_refused(tmp_path: Path) -> None:
+    write_zarr(tmp_path / "x.zarr", chunks=(100, 12), shards=X.shape)
+    os.truncate(tmp_path / "x.zarr" / "c" / "0" / "0", 10)
+    with pytest.raises(UnreadableSource, match=r"x\.zarr/c/0/0: 10 bytes, too few for the index of the shard"):
         open_source([str(tmp_path / "x.zarr")])

@@ -196,3 +196,27 @@ def test_threads_read_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         for start, rows in zip(starts, pool.map(lambda s: source.read(s, s + 10), starts), strict=True):
             np.testing.assert_array_equal(rows, X[start : start + 10])
+
+
+@pytest.mark.parametrize("values", [pa.time32("s"), pa.struct([("a", pa.int8())])])
+def test_lists_of_values_that_numpy_has_no_type_for_are_refused(tmp_path: Path, values: Any) -> None:
+    entry = {"a": 1} if pa.types.is_struct(values) else 1
+    write(tmp_path / "x.parquet", emb=pa.array([[entry], [entry]], pa.list_(values)))
+    with pytest.raises(UnreadableSource, match=r"x\.parquet::emb: a column of list<.*>, expected lists of numbers"):
+        open_source([f"{tmp_path / 'x.parquet'}::emb"])
+
+
+def test_a_row_group_that_holds_fewer_rows_than_the_footer_says_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    write(file, 5, emb=lists(X[:8], "list"))
+    raw = bytearray(file.read_bytes())
+    footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    # The numbers of rows, 5 and 3, become 6 and 2; the protocol writes them doubled, after the type of their field.
+    for before, after in ((b"\x16\x0a", b"\x16\x0c"), (b"\x16\x06", b"\x16\x04")):
+        assert raw[footer:].count(before) == 1
+        at = raw.index(before, footer)
+        raw[at : at + 2] = after
+    file.write_bytes(raw)
+    source = open_source([str(file)])
+    with pytest.raises(UnreadableSource, match=r"x\.parquet::emb: row group 0 holds 5 rows, expected 6\. Copy or write"):
+        source.read(0, 8)

@@ -164,3 +164,13 @@ def test_labels_that_need_more_memory_than_there_is_are_refused(quick_folder: Pa
     for read in (lambda: read_column(str(file)), lambda: read_values(file)):
         with pytest.raises(UnreadableSource, match=r"y\.npy: not readable as .*it asks for more memory than there is"):
             read()
+
+
+def test_a_member_that_ends_before_its_values_is_noticed(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive:
+        for name, content in matrix(data=npy(np.ones(2, np.float32), shape=(10,))).items():
+            archive.writestr(f"{name}.npy", content)
+        # The directory is written at the end, so it promises the eight values that are not there.
+        archive.getinfo("data.npy").file_size += 32
+    with pytest.raises(UnreadableSource, match=r"w\.npz: not an .*\(data\.npy ends after 8 of 40 bytes\)"):
+        read_csr(tmp_path / "w.npz")
