@@ -285,9 +285,9 @@ CASES = {
     ),
     "weights from nothing": Case(lists_with(0, 1), f"x.npy {GAUSSIAN}", ("--distances FILE",)),
     "vanishing weights": Case(
-        lists_with(0, 1, d=np.ones((20, 3))),
-        "x.npy --distances d.npy --edge-weights meaningful --lambda 1e-20",
-        ("--lambda 1e-20",),
+        lists_with(0, 1, x=np.tile(np.arange(20), (20, 1)), d=np.ones((20, 20))),
+        "x.npy --distances d.npy --edge-weights meaningful --lambda 0.001",
+        ("--lambda 0.001", "k = 20", "or more"),
     ),
     "little memory": Case(lists_with(0, 1), "x.npy --memory 1M", ("--memory", "20 nodes", "at least")),
     "weights of a matrix": Case(npz_with(), f"x.npz {GAUSSIAN}", ("holds its own weights",)),
