@@ -231,17 +231,21 @@ def bad_row(indptr: NDArray[np.int64], indices: NDArray[np.uint32], rows: NDArra
         if row < 0 or row >= nodes or indptr[row] < 0 or indptr[row] > indptr[row + 1] or indptr[row + 1] > edges:
             return int(row)
     # Consecutive rows, by far the most frequent case, in one go: the processor compares many columns at a time.
-    if rows[-1] - rows[0] + 1 == len(rows):
-        largest = np.uint32(0)
-        for edge in range(indptr[rows[0]], indptr[rows[-1] + 1]):
-            largest = max(largest, indices[edge] & COLUMN)
-        if largest < nodes:
-            return -1
+    if rows[-1] - rows[0] + 1 == len(rows) and _are_nodes(indices[indptr[rows[0]] : indptr[rows[-1] + 1]], nodes):
+        return -1
     for row in rows:
-        for edge in range(indptr[row], indptr[row + 1]):
-            if indices[edge] & COLUMN >= nodes:
-                return int(row)
+        if not _are_nodes(indices[indptr[row] : indptr[row + 1]], nodes):
+            return int(row)
     return -1
+
+
+@kernel
+def _are_nodes(entries: NDArray[np.uint32], nodes: int) -> bool:
+    """Whether all columns of these entries are less than `nodes`, in 32 bits: the processor compares sixteen at a time."""
+    bad, end = np.uint32(0), np.uint32(nodes)
+    for at in range(len(entries)):
+        bad |= np.uint32(np.uint32(entries[at] & COLUMN) >= end)
+    return bool(bad == 0)
 
 
 def _decreases(offsets: NDArray[np.int64]) -> bool:

@@ -110,6 +110,7 @@ class Stream:
                 self._windows = []
         self._pool = self._stack.enter_context(ThreadPoolExecutor(cores()))
         self._reader = self._stack.enter_context(ThreadPoolExecutor(READERS if self._windows else 1))
+        self._checker = self._stack.enter_context(ThreadPoolExecutor(1))
         if self._windows:
             # Finding the borders of blocks reads all over the offsets, which is slow page by page.
             for values in (self.graph.indptr, self.graph.scale):
@@ -177,10 +178,10 @@ class Stream:
         for place in range(len(blocks)):
             while self._mapped and announced < min(place + far, len(blocks)):
                 self._reader.submit(self._pages, rows, *blocks[announced], announce)
+                # Checked ahead, too: the threads that compute would wait for it.
+                self._checker.submit(self._touch, rows, *blocks[announced])
                 announced += 1
             if self._mapped and place + _REQUESTED_AHEAD < len(blocks):
-                # Checked ahead, too: the thread that computes would wait for it.
-                self._reader.submit(self._touch, rows, *blocks[place + _REQUESTED_AHEAD])
                 self._reader.submit(self._pages, rows, *blocks[place + _REQUESTED_AHEAD], request)
             yield place, None
 
