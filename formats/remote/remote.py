@@ -165,7 +165,8 @@ def _file_system(url: str, **options: Any) -> tuple[Any, str]:
         files, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
         raise BadOption(f"{_shown(url)}: {_first_line(error)}") from None
-    except ValueError as error:
+    except (ValueError, TypeError, OSError) as error:
+        # Some file systems need more than a URL, and say so with a TypeError or an OSError.
         if "Protocol not known" in str(error):
             known = "s3://, gs://, https://, file://"
             raise BadOption(f"{_shown(url)}: unknown protocol {scheme}://. Use {known}, or another of fsspec.") from None

@@ -352,6 +352,11 @@ def test_a_bucket_or_store_that_does_not_exist_is_one_line(bucket: str, quick_fo
     refused(run("inspect", "--store", f"{bucket}/elsewhere"), 2, f"{bucket}/elsewhere: no store there")
 
 
+@pytest.mark.parametrize("url", ["github://a/b", "reference://x", "zip://a"])
+def test_url_that_its_file_system_does_not_take_is_refused(url: str) -> None:
+    refused(run("inspect", "--store", url), 2, f"{url}: not a URL that can be read")
+
+
 def test_bad_urls_and_names_are_one_line(store: Store, quick_folder: Path) -> None:
     url, to = upload(store.path, "memory://store"), ("--store", quick_folder / "here")
     refused(run("fetch", url, "graph/W", *to), 2, "graph/W: not in the store", f"It holds: {BACKGROUND}, {SEEDS}, {PCA}.")
