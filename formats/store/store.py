@@ -134,7 +134,7 @@ class Artifact:
         return touch_all(self.mapped(array))
 
     def mapped(self, array: str) -> NDArray[Any]:
-        """The same without reading it: whoever reads rows of it calls `mapping.touch` first."""
+        """The same without reading it. Code that reads rows of it calls `mapping.touch` first."""
         entry, folder = self._entry(array), self.folder.absolute() / array
         self.check_metadata(array)
         files = [folder / entry.spec.chunk_file(chunk) for chunk in range(entry.spec.chunks)]

@@ -61,7 +61,7 @@ class Costs:
 
 
 def predict(costs: Costs, recalls: Sequence[float], first: int, target: float, most: int, passes: int) -> Prediction | None:
-    """What a search by cells will take, from the recalls with `first`, `first` + 1, ... partitions, after one pass.
+    """The cost of a search by cells, estimated from the recalls with `first`, `first` + 1, ... partitions, after one pass.
 
     None where more recalls are needed to say. Misses decrease by about the same factor with each partition. Where `most`
     partitions are not expected to be enough, all of them and all passes are counted.
