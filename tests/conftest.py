@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numba
 import pytest
 from hypothesis import HealthCheck, settings
 
-if numba.config.DISABLE_JIT:
+if os.environ.get("NUMBA_DISABLE_JIT"):
     from tests.support import interpreted
 
     interpreted.install()

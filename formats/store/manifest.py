@@ -105,7 +105,7 @@ class Manifest:
                 for name, entry in self.arrays.items()
             },
         }
-        with _finite_figures(f"{self.kind}, its facts"):
+        with finite_figures(f"{self.kind}, its facts"):
             return group_json({"mmdiff": document})
 
     @classmethod
@@ -154,12 +154,12 @@ def id_of(object_name: str) -> str:
 
 def run_json(run: Json) -> bytes:
     """The metadata of the group `run`, with a digest of its own, since the object id does not cover it."""
-    with _finite_figures("the record of the run"):
+    with finite_figures("the record of the run"):
         return group_json({"run": run, "digest": _digest(run)})
 
 
 @contextmanager
-def _finite_figures(what: str) -> Iterator[None]:
+def finite_figures(what: str) -> Iterator[None]:
     """JSON has no NaN and no infinity: figures that are not finite come of inputs that are not."""
     try:
         yield

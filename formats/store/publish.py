@@ -41,6 +41,7 @@ from mmdiff.formats.store.manifest import (
     Manifest,
     Recipe,
     encode,
+    finite_figures,
     id_of,
     object_id,
     object_names,
@@ -106,7 +107,9 @@ class Draft:
 
     def note(self, note: Json) -> None:
         """Writes the checkpoint: what a later run needs to continue this one."""
-        seam.write_file(self.checkpoint, encode(note))
+        with finite_figures(self.name):
+            text = encode(note)
+        seam.write_file(self.checkpoint, text)
 
     @property
     def noted(self) -> Json:
@@ -116,7 +119,9 @@ class Draft:
 
     def save_part(self, part: str, document: Json) -> None:
         """Saves a finished part of the work for a run that continues this one; it is removed on publication."""
-        seam.write_file(self._object / f"{part}.json", encode(document))
+        with finite_figures(self.name):
+            text = encode(document)
+        seam.write_file(self._object / f"{part}.json", text)
 
     def saved_part(self, part: str) -> Json | None:
         """A part saved by this run, or by the one that it continues."""

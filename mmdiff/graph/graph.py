@@ -69,6 +69,8 @@ class CsrGraph:
         fits = len(indptr) == len(scale) + 1 and (weights is None or len(weights) == len(indices))
         if not fits or indptr[0] != 0 or indptr[-1] != len(indices) or _decreases(indptr):
             raise Corrupt(f"{artifact.name}: its arrays do not fit each other. {artifact.remedy}")
+        if not _is_finite(scale):
+            raise Corrupt(f"{artifact.name}, array scale: values that are negative or not finite. {artifact.remedy}")
         order = None
         if "order" in artifact:
             order = artifact.array("order")
@@ -251,6 +253,11 @@ def _are_nodes(entries: NDArray[np.uint32], nodes: int) -> bool:
 def _decreases(offsets: NDArray[np.int64]) -> bool:
     starts = range(0, len(offsets) - 1, _CHECKED_ROWS)
     return any(np.any(np.diff(offsets[start : start + _CHECKED_ROWS + 1]) < 0) for start in starts)
+
+
+def _is_finite(scale: NDArray[np.float32]) -> bool:
+    blocks = (scale[start : start + _CHECKED_ROWS] for start in range(0, len(scale), _CHECKED_ROWS))
+    return all(np.all((block >= 0) & (block < np.inf)) for block in blocks)
 
 
 def _is_permutation(order: NDArray[np.uint32]) -> bool:

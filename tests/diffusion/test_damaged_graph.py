@@ -252,6 +252,18 @@ def test_a_graph_with_right_checksums_and_impossible_content_is_not_followed(
     assert problems(Store.open(made))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1])
+def test_a_forged_scale_that_is_not_finite_gives_no_scores(made: Path, value: float) -> None:
+    artifact = Store.open(made).open_artifact("graph/W")
+    scale = np.array(artifact.array("scale"))
+    scale[::2] = value
+    forge(artifact, "scale", scale)
+    with pytest.raises(Corrupt, match="graph/W, array scale: values that are negative or not finite"):
+        diffuse(made, Request(iterations=2, cols_per_batch=2, alpha=0.8))
+    assert Store.open(made).id("scores/diffusion") is None
+    assert not (made / "work").exists()
+
+
 @given(nodes=st.integers(1, 40), k=st.integers(1, 6), seed=st.integers(0, 999), data=st.data())
 def test_bad_rows_are_those_that_the_naive_check_finds(nodes: int, k: int, seed: int, data: st.DataObject) -> None:
     graph = some_graph(nodes, k, seed)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmdiff.formats.errors import BadOption, BadRow, Corrupt, CountMismatch, DiskFull, InputError, Locked
+from mmdiff.formats.errors import BadOption, BadResult, BadRow, Corrupt, CountMismatch, DiskFull, InputError, Locked
 from mmdiff.formats.storage import seam
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
@@ -418,3 +418,11 @@ def test_chunk_that_is_lost_before_publication_is_an_error_with_its_name(quick_f
         writer.write(0, values_for((writer.spec.rows_per_chunk,), "int32"))
         with pytest.raises(Corrupt, match=r"models/x, array x: chunk c\.1 cannot be read back"):
             publication.publish(draft, {}, {"command": "a test"})
+
+
+def test_checkpoint_with_figures_that_are_not_finite_is_a_bad_result(quick_folder: Path) -> None:
+    with Publication(quick_folder / "store", ["models/x"], "a test") as publication:
+        draft = publication.draft("models/x", recipe())
+        for save in (draft.note, lambda document: draft.save_part("part", document)):
+            with pytest.raises(BadResult, match="models/x: values that are not finite"):
+                save({"sum": float("nan")})

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from mmdiff.formats.errors import BadResult
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.forest import Forest, Tree, by_cell
@@ -296,3 +297,10 @@ def test_recall_counts_equals_as_equal_and_has_an_interval() -> None:
     found = sample.recall(half)
     assert found.value == 0.5
     assert found.margin == pytest.approx(1.96 * 0.5 / np.sqrt(500))
+
+
+def test_descriptors_that_are_not_finite_are_not_clustered() -> None:
+    rows = np.random.default_rng(0).random((200, 4), np.float32)
+    rows[7, 2] = np.inf
+    with pytest.raises(BadResult, match="not finite"):
+        partition._kmeans(rows, 3, 2, 0)

@@ -6,6 +6,7 @@ Each function here says in Python what the LLVM instructions of the same name do
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,22 @@ from mmdiff.kernels.constants import COLUMN
 
 def install() -> None:
     """Replaces the instructions. It must run before the modules that import them are imported."""
-    for module, functions in (
-        (llvm, (prefetch, count_smaller)),
-        (floats, (half_to_float, widen, keep)),
-        (register_sums, (fused,)),
-    ):
-        for function in functions:
-            setattr(module, function.__name__, function)
     for columns in (96, 64, 32, 16, 8, 4, 2, 1):
         setattr(register_sums, f"sum_of_{columns}", sum_of(columns))
+    _replace(llvm, prefetch, count_smaller)
+    _replace(floats, half_to_float, widen, keep)
+    _replace(register_sums, fused)
+    # These import the functions above.
     from mmdiff.diffusion.io import prefetch as pages
     from mmdiff.graph import union
 
-    for owner, function in ((pages, _madvise), (union, weight_at), (union, set_weight)):
-        setattr(owner, function.__name__, function)
+    _replace(pages, _madvise)
+    _replace(union, weight_at, set_weight)
+
+
+def _replace(module: ModuleType, *functions: Callable[..., Any]) -> None:
+    for function in functions:
+        setattr(module, function.__name__, function)
 
 
 def _madvise(*_: Any) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from mmdiff.formats.errors import BadResult
 from mmdiff.formats.extras import load
 from mmdiff.kernels.jit import kernel
 from mmdiff.runtime.progress import Advance
@@ -166,6 +167,8 @@ def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: in
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),
     )
+    if not np.isfinite(rows).all():
+        raise BadResult("the descriptors: values that are not finite. Import them again.")
     # Steps are short: Faiss's threads would spend more time waiting for each other than working.
     with threadpool_limits(1):
         clusters.train(np.ascontiguousarray(rows))
