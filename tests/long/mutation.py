@@ -98,7 +98,7 @@ class World:
 
 
 def outcome(probe: Probe, scene: Scene) -> Found | str:
-    """What a probe gives, or how it ends: "refused", or the type and place of an untyped error."""
+    """The result of a probe, or how it ends: "refused", or the type and place of an untyped error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -315,7 +315,7 @@ def execute(case: Case, place: Place) -> tuple[int, str]:
 
 
 def judge(case: Case, code: int, told: str) -> str:
-    """What is wrong with the end of a command; "" if nothing is."""
+    """The fault of the end of a command; "" if there is none."""
     lines = [line for line in told.splitlines() if line.strip()]
     if "Traceback" in told or "Fatal Python error" in told or "Exception ignored" in told:
         return f"a traceback (exit code {code}): {' / '.join(lines[-2:])[:300]}"

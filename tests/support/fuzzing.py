@@ -187,7 +187,7 @@ def run_cases(seed: int, first: int, count: int, scratch: Path) -> Found:
 
 
 def _ended(status: int) -> str:
-    """How a worker ended, "" if it did all its cases."""
+    """The end of a worker, "" if it did all its cases."""
     if os.WIFSIGNALED(status):
         return f"a crash of a library ({signal.Signals(os.WTERMSIG(status)).name})"
     return "" if status == 0 else f"the worker ended with status {os.waitstatus_to_exitcode(status)}"

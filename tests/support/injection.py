@@ -184,7 +184,7 @@ def _creates(module: Any, args: Any, kwargs: Any) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a child. `how`: "finished", "refused" (a typed error), "killed", or "failed", with the reason."""
+    """The end of a child. `how`: "finished", "refused" (a typed error), "killed", or "failed", with the reason."""
 
     how: str
     call: str = ""

@@ -158,7 +158,7 @@ class World:
         return self.judge_store(case, refused=bool(outcome.exit_code))
 
     def judge_store(self, case: Any, *, refused: bool) -> str | None:
-        """What is wrong with the store after a case; it is put back where the case changed it."""
+        """The fault of the store after a case; it is put back where the case changed it."""
         if _state(self.store) == self._before:
             return None
         found = f"{case}: refused, but the store has changed" if refused else None

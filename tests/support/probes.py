@@ -32,7 +32,7 @@ _VOLATILE = ("seconds", "memory", "disk", "free", "age", "finished", "started", 
 
 @dataclass(frozen=True)
 class Found:
-    """What a probe gave: digests of computed numbers and of everything else."""
+    """The result of a probe: digests of computed numbers and of everything else."""
 
     numbers: str
     text: str
