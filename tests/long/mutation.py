@@ -119,7 +119,8 @@ def judge(mutation: Mutation, probe: Probe, found: Found | str, expected: Found)
     if mutation.category == DAMAGE and found != expected:
         return "another result" if found.numbers != expected.numbers else "another text"
     if mutation.category == IMPOSSIBLE and probe.computes and probe.passes != mutation.artifact:
-        return "another number" if found.numbers != expected.numbers else ""
+        # Results made from the artifact before it was forged are stale and left out; whatever is still there is unchanged.
+        return "" if found.numbers and found.numbers <= expected.numbers else "another number"
     return ""
 
 

@@ -32,10 +32,17 @@ _VOLATILE = ("seconds", "memory", "disk", "free", "age", "finished", "started", 
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a probe: digests of computed numbers and of everything else."""
+    """The result of a probe: digests of computed numbers and of everything else.
 
-    numbers: str
+    A probe that computes from several artifacts has numbers for each of them: what is stale may be left out.
+    """
+
+    numbers: frozenset[str]
     text: str
+
+    @classmethod
+    def of(cls, *numbers: str, text: str = "") -> Found:
+        return cls(frozenset(numbers), text)
 
 
 @dataclass(frozen=True)
@@ -101,18 +108,19 @@ def steady(value: Any) -> Any:
 
 
 def _text(summary: Any) -> Found:
-    return Found("", digest(json.dumps(steady(dict(summary)), sort_keys=True, default=str)))
+    return Found.of(text=digest(json.dumps(steady(dict(summary)), sort_keys=True, default=str)))
 
 
 def _accuracies(at: Scene) -> Found:
     found = at.store.evaluate()
-    return Found(digest(json.dumps([entry["iterations"] for entry in found["scores"]])), _text(found).text)
+    numbers = (digest(entry["artifact"], json.dumps(entry["iterations"])) for entry in found["scores"])
+    return Found.of(*numbers, text=_text(found).text)
 
 
 def _explained(test: str) -> Call:
     def explain(at: Scene) -> Found:
         found = at.store.explain(test)
-        return Found(digest(json.dumps(found["paths"], default=str)), _text(found).text)
+        return Found.of(digest(json.dumps(found["paths"], default=str)), text=_text(found).text)
 
     return explain
 
@@ -122,7 +130,7 @@ def _arrays(artifact: Artifact) -> str:
 
 
 def _scores(made: Any) -> Found:
-    return Found(_arrays(made._artifact), "")
+    return Found.of(_arrays(made._artifact))
 
 
 def _diffuse(**options: Any) -> Call:
@@ -133,7 +141,7 @@ def _graph(**options: Any) -> Call:
     def build(at: Scene) -> Found:
         store = at.store
         store.build_graph(**options)
-        return Found(_arrays(store["graph/W"]), "")
+        return Found.of(_arrays(store["graph/W"]))
 
     return build
 
@@ -142,18 +150,18 @@ def _add(at: Scene) -> Found:
     store = at.store
     rows = np.random.default_rng(4).normal(size=(30, 12))
     store.add(rows.astype(np.float32), role="test")
-    return Found(_arrays(store["descriptors/test"]), "")
+    return Found.of(_arrays(store["descriptors/test"]))
 
 
 def _product(at: Scene) -> Found:
     graph = mmdiff.Graph.open(at.path)
     columns = np.random.default_rng(3).random((len(graph), 3)).astype(np.float32)
-    return Found(digest(graph @ columns), "")
+    return Found.of(digest(graph @ columns))
 
 
 def _matrix(at: Scene) -> Found:
     matrix = mmdiff.Graph.open(at.path).to_scipy()
-    return Found(digest(matrix.indptr, matrix.indices, matrix.data), "")
+    return Found.of(digest(matrix.indptr, matrix.indices, matrix.data))
 
 
 def _inspect(name: str) -> Call:
@@ -161,7 +169,7 @@ def _inspect(name: str) -> Call:
 
 
 def _all_arrays(name: str) -> Call:
-    return lambda at: Found(_arrays(at.store[name]), "")
+    return lambda at: Found.of(_arrays(at.store[name]))
 
 
 def _export(name: str, suffix: str) -> Call:
@@ -171,8 +179,8 @@ def _export(name: str, suffix: str) -> Call:
         at.store.export(name, file)
         if suffix == ".npz":
             with np.load(file) as members:
-                return Found(digest(*(np.array(members[key]) for key in sorted(members))), "")
-        return Found(digest(file.read_bytes()), "")
+                return Found.of(digest(*(np.array(members[key]) for key in sorted(members))))
+        return Found.of(digest(file.read_bytes()))
 
     return export
 
@@ -184,14 +192,14 @@ def _report(at: Scene) -> Found:
 def _plan(command: str, **options: Any) -> Call:
     def plan(at: Scene) -> Found:
         found = steady(dict(at.store.plan(command, **options)))
-        return Found("", digest(sorted(str(item) for item in found.items() if isinstance(item[1], (int, str)))))
+        return Found.of(text=digest(sorted(str(item) for item in found.items() if isinstance(item[1], (int, str)))))
 
     return plan
 
 
 def _verify(at: Scene) -> Found:
     found = at.store.verify()
-    return Found("", "ok" if found["ok"] else "problems")
+    return Found.of(text="ok" if found["ok"] else "problems")
 
 
 VERIFY = Probe("verify", _verify, ("",), 2)
