@@ -43,7 +43,7 @@ def command(
     index: Annotated[
         str,
         typer.Option(
-            help="`auto`: exact for small sets, else overlapping cells and neighbours' neighbours. `flat`: exact. "
+            help="`auto`: exact where that is cheapest, else small cells and neighbours' neighbours. `flat`: exact. "
             "Or a Faiss factory string such as `IVF4096,Flat`."
         ),
     ] = "auto",
@@ -89,7 +89,7 @@ def command(
 
 def _facts(facts: dict[str, Any]) -> str:
     if "cells" in facts:
-        return f"{text.count(facts['cells'], 'cell')}, {text.count(facts['partitions'], 'partition')}"
+        return text.count(facts["cells"], "cell")
     if "edges" in facts:
         return f"{text.count(facts['nodes'], 'node')}, {text.count(facts['edges'], 'edge')}"
     measured = [facts, *(facts[block] for block in ("W_LB", "W_BL", "W_test") if block in facts)]

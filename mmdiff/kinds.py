@@ -39,11 +39,14 @@ _ALL = (
         statistics=pca_statistics,
         exports=Exports(_ARRAY_FILES, main="components"),
     ),
-    Kind(
-        **vars(LAYOUTS["cells", 1]),
-        title=what_cells,
-        statistics=cell_statistics,
-        exports=Exports(_ARRAY_FILES),
+    *(
+        Kind(
+            **vars(LAYOUTS["cells", schema]),
+            title=what_cells,
+            statistics=cell_statistics,
+            exports=Exports(_ARRAY_FILES),
+        )
+        for schema in (1, 2)
     ),
     Kind(
         **vars(LAYOUTS["knn", 1]),

@@ -79,6 +79,27 @@ def check_pca(artifact: Artifact) -> Iterator[Finding]:
 
 
 def check_cells(artifact: Artifact) -> Iterator[Finding]:
+    (rows, width), cells = artifact.spec("vectors").shape, artifact.spec("centroids").shape[0]
+    groups = artifact.spec("coarse").shape[0]
+    expected = {"order": (rows,), "cell_of": (rows,), "offsets": (cells + 1,), "children": (groups + 1,)}
+    for name, shape in {**expected, "centroids": (cells, width), "coarse": (groups, width)}.items():
+        if artifact.spec(name).shape != shape:
+            yield name, f"of shape {artifact.spec(name).shape}; expected {shape}"
+            return
+    yield from _check_facts(artifact, "centroids", cells=cells)
+    yield from _check_permutation("order", artifact.array("order"))
+    wrong = list(_check_offsets("offsets", artifact.array("offsets"), rows))
+    yield from wrong
+    if not wrong:
+        sizes = np.diff(artifact.array("offsets"))
+        if not np.array_equal(artifact.array("cell_of"), np.repeat(np.arange(cells, dtype=np.uint32), sizes)):
+            yield "cell_of", "not the cells that the offsets say"
+    yield from _check_offsets("children", artifact.array("children"), cells)
+    for name in ("centroids", "coarse"):
+        yield from _check_finite(artifact, name)
+
+
+def check_partitions(artifact: Artifact) -> Iterator[Finding]:
     rows, entries = artifact.spec("vectors").shape[0], artifact.spec("members").shape[0]
     for name, expected in (("order", rows), ("cell_of", entries), ("members", max(1, entries // max(1, rows)) * rows)):
         if artifact.spec(name).shape[0] != expected:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmdiff.building.memory_model import (
     GRAPH,
-    USUAL_PARTITIONS,
+    USUAL_VISITS,
     Sizes,
     disk_for_background,
     for_background,
@@ -38,8 +38,11 @@ _SAMPLE = 1 << 13
 # Edges of W for each entry of W0: one, and one back unless the edge is reciprocal, as a quarter is on real descriptors.
 _EDGES_PER_ENTRY = 1.8
 
-# Share of a row's neighbours' neighbours that are distinct candidates.
-_NEW = 0.35
+# Cost of a pair in a visited cell relative to one of exact search, and centroids compared for each visited cell.
+_VISITED, _OF_CENTROIDS = 2.0, 16
+
+# Share of a row's neighbours' neighbours that are distinct, and of those that are also in no visited cell.
+_DISTINCT, _NEW = 0.35, 0.15
 
 # Entries that each core symmetrises per second.
 _SYMMETRISED = 12e6
@@ -80,9 +83,7 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     stages = [for_cells(sizes), for_background(sizes), for_points(sizes), for_graph(sizes)]
     memory = max(stage.fixed + stage.threads(request.memory) * stage.thread for stage in stages)
     lists = 8 * request.k * nodes
-    disk = (
-        disk_for_background(sizes, 1 if flat else USUAL_PARTITIONS) + int(4 * _EDGES_PER_ENTRY * request.k * nodes) + 12 * nodes
-    )
+    disk = disk_for_background(sizes, 0 if flat else 1) + int(4 * _EDGES_PER_ENTRY * request.k * nodes) + 12 * nodes
     disk += lists if points else 0
     seconds = _seconds(sizes, np.asarray(vectors[:_SAMPLE]), flat, rows.get("test", 0))
     index = "flat" if flat else "cells"
@@ -104,12 +105,11 @@ def _seconds(sizes: Sizes, sample: NDArray[Any], flat: bool, tests: int) -> floa
     symmetrised = sizes.k * (nodes + sizes.points) / (_SYMMETRISED * cores())
     if flat:
         return nodes * nodes * sizes.width / product + outside + symmetrised
-    below = partition.first_level(nodes)
-    in_cells = USUAL_PARTITIONS * nodes * partition.CELL_ROWS * sizes.width / product
-    assigned = USUAL_PARTITIONS * nodes * 5 * below * sizes.width / product
+    compared = USUAL_VISITS * partition.CELL_ROWS * _VISITED + _OF_CENTROIDS * USUAL_VISITS + 4 * partition.first_level(nodes)
+    in_cells = nodes * compared * sizes.width / product
     refined = nodes * _NEW * sizes.k * sizes.k * visit
     measured = 1024 * nodes * sizes.width / product
-    return in_cells + assigned + refined + measured + min(outside, in_cells) + symmetrised
+    return in_cells + refined + measured + min(outside, in_cells) + symmetrised
 
 
 def _speeds(sample: NDArray[Any], k: int) -> tuple[float, float]:
@@ -122,6 +122,6 @@ def _speeds(sample: NDArray[Any], k: int) -> tuple[float, float]:
     product = sample.size * len(sample) / max(time.perf_counter() - clock, 1e-9)
     neighbors, similarities = (np.concatenate([part[i] for part in found]) for i in (0, 1))
     clock = time.perf_counter()
-    for _ in in_threads(lambda rows: refine(sample, sample[rows], neighbors[rows], similarities[rows], neighbors), pieces):
+    for _ in in_threads(lambda rows: refine(sample, sample[rows], (neighbors[rows], similarities[rows]), neighbors), pieces):
         pass
-    return product, (time.perf_counter() - clock) / (len(sample) * _NEW * k * k)
+    return product, (time.perf_counter() - clock) / (len(sample) * _DISTINCT * k * k)

@@ -18,9 +18,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.graph.symmetrise import BLOCK_EDGES
 from mmdiff.knn import background
 from mmdiff.knn.cells import order, partition
-from mmdiff.knn.cells.order import FEWEST
 from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE
-from mmdiff.knn.search.outside import SCORES_AT_ONCE
 from mmdiff.knn.search.refine import table_size
 from mmdiff.knn.search.topk import ROOM, SPARE
 from mmdiff.runtime.threads import cores
@@ -31,11 +29,8 @@ W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
 # Python, its libraries, and compiling kernels, before any data.
 PROCESS_BYTES = 224 << 20
 
-# A typical number of partitions; the search adds more where it takes them to reach the recall.
-USUAL_PARTITIONS = 4
-
-# A typical number of cells that a point probes where the search is not exhaustive.
-_PROBES = 64
+# Typical numbers of cells that a row of the background, or a point outside it, visits where the search is not exhaustive.
+USUAL_VISITS = 64
 
 # Memory that symmetrising reserves for its kernels, and blocks that wait to be appended or written.
 _SYMMETRISER_BYTES, _BLOCKS_WAITING = 64 << 20, 4
@@ -92,31 +87,28 @@ class Sizes:
 def for_cells(sizes: Sizes) -> Stage:
     """`models/cells`: a quantiser is trained; rows are assigned, sorted by cell and rewritten."""
     nodes, width = sizes.nodes, sizes.width
-    below, sampled = partition.first_level(nodes), partition.sample_rows(nodes)
+    below, sampled = partition.first_level(nodes), partition.sample_rows(nodes, width)
     # The sample as float32 and, during conversion, as stored; and the rows below one first-level centroid.
-    training = sampled * (_FLOAT * width * (1 + 2 / below) + sizes.row_bytes + 2 * _LONG) + _drawing(nodes, sampled)
+    training = sampled * (_FLOAT * width * (1 + 2 / below) + sizes.row_bytes + 3 * _LONG) + _drawing(nodes, sampled)
     block = min(partition.BLOCK_ROWS, nodes)
-    centroids = 4 * below * below * width * _FLOAT
-    assigning = block * (_FLOAT * width * (1 + 2 / below) + _FLOAT * below + 4 * _LONG)
+    # The rows of a block as float32, the candidates of each at both levels, and the tiles of products.
+    assigning = block * (_FLOAT * width + 4 * ROOM * _ENTRY + 4 * _LONG) + _tiles(width) + 2 * below * _LONG
     # The cell of each row, its piece and its place: at most three numbers a row.
     sorting = 3 * _INDEX * nodes
     rewriting = ArraySpec.fit((nodes, width), sizes.dtype).chunk_bytes
-    return Stage(PROCESS_BYTES + centroids + int(max(training, sorting)), int(max(assigning, rewriting)))
+    return Stage(PROCESS_BYTES + 2 * _centroids(sizes) + int(max(training, sorting)), int(max(assigning, rewriting)))
 
 
 def for_background(sizes: Sizes) -> Stage:
-    """`knn/BB`: the candidates of a piece, the lists of a chunk, and the place of each row in the order of a partition."""
-    candidates = ROOM * (sizes.k + SPARE) * _ENTRY + 4 * _LONG
-    thread = _of_lists(sizes.nodes, sizes, candidates) + table_size(sizes.k, sizes.k) * (_INDEX + _LONG)
-    return Stage(PROCESS_BYTES + _INDEX * sizes.nodes + sizes.index_bytes, thread)
+    """`knn/BB`: the candidates of a piece, the cells that its rows visit, and the lists of a chunk."""
+    thread = _of_lists(sizes.nodes, sizes) + table_size(sizes.k, sizes.k) * (_INDEX + _LONG)
+    return Stage(PROCESS_BYTES + sizes.index_bytes, thread)
 
 
 def for_points(sizes: Sizes) -> Stage:
-    """`knn/W0` and `knn/test`: the nearest cells of each point, and the points of each cell."""
-    candidates = ROOM * (sizes.k + SPARE) * _ENTRY + _PROBES * 4 * _LONG
-    thread = _of_lists(sizes.nodes + sizes.points, sizes, candidates) + SCORES_AT_ONCE * (_FLOAT + _LONG)
-    points = sizes.points * (_PROBES * 3 * _LONG + (sizes.row_bytes if sizes.transductive else 0))
-    return Stage(PROCESS_BYTES + points, thread)
+    """`knn/W0` and `knn/test`: as for the background, and the points that visit each cell."""
+    points = sizes.points * (USUAL_VISITS * 4 * _LONG + (sizes.row_bytes if sizes.transductive else 0))
+    return Stage(PROCESS_BYTES + points + _LONG * _cells(sizes), _of_lists(sizes.nodes + sizes.points, sizes))
 
 
 def for_graph(sizes: Sizes) -> Stage:
@@ -128,33 +120,31 @@ def for_graph(sizes: Sizes) -> Stage:
     return Stage(PROCESS_BYTES + _SYMMETRISER_BYTES + 2 * _INDEX * (sizes.nodes + sizes.points) + blocks, 0)
 
 
-def disk_for_background(sizes: Sizes, partitions: int) -> int:
-    """Disk at the peak: `models/cells`, the lists of each partition, their merger, and those of one pass (`knn/BB`)."""
+def disk_for_background(sizes: Sizes, passes: int) -> int:
+    """Disk at the peak: `models/cells`, the lists (`knn/BB`), and those before each pass."""
 
     def size(shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> int:
         return ArraySpec.fit(shape, dtype, rows_per_chunk).bytes_on_disk
 
     rows, chunk = sizes.nodes, background.rows_per_chunk(sizes.nodes, sizes.k)
-    index = size((rows,), "uint32")
-    cell_order = size((rows, sizes.width), sizes.dtype) + index + size((partitions * rows,), "uint32") * 2
-    centroids = size((max(1, rows // partition.CELL_ROWS), sizes.width), "float32")
+    cell_order = size((rows, sizes.width), sizes.dtype) + 2 * size((rows,), "uint32")
+    centroids = size((_cells(sizes), sizes.width), "float32")
     lists = size((rows, sizes.k), "uint32", chunk) + size((rows, sizes.k), "float32", chunk)
-    return cell_order + centroids + (partitions + 2) * lists + partitions * index
+    return cell_order + centroids + (1 + passes) * lists
 
 
-def least_disk(sizes: Sizes, tests: int, flat: bool, weighted: bool) -> dict[str, tuple[int, int]]:
+def least_disk(sizes: Sizes, tests: int, weighted: bool) -> dict[str, tuple[int, int]]:
     """For each stage of a run, in order, the bytes that stay on disk and the peak while it is made: at least so many.
 
-    More partitions and passes than the fewest, and edges that are not reciprocal, take more.
+    Passes over neighbours' neighbours, and edges that are not reciprocal, take more.
     """
-    partitions, nodes = 1 if flat else FEWEST, sizes.nodes + sizes.points
+    nodes = sizes.nodes + sizes.points
     index, lists = _INDEX * sizes.nodes, _ENTRY * sizes.k
-    cells = sizes.nodes * sizes.row_bytes + index + 2 * partitions * index
-    searching = 0 if flat else partitions * (lists * sizes.nodes + index)
+    cells = sizes.nodes * sizes.row_bytes + 2 * index
     graph = (_INDEX + (_FLOAT if weighted else 0)) * sizes.k * nodes + (_LONG + _FLOAT) * nodes
     return {
-        order.NAME: (cells, cells + (0 if flat else 2 * partitions * index)),
-        background.NAME: (lists * sizes.nodes, lists * sizes.nodes + searching),
+        order.NAME: (cells, cells),
+        background.NAME: (lists * sizes.nodes, lists * sizes.nodes),
         W0: (lists * nodes if sizes.points else 0,) * 2,
         TEST: (lists * tests,) * 2,
         GRAPH: (graph, graph),
@@ -181,12 +171,26 @@ def refuse_little_memory(memory: int, stages: Iterable[tuple[str, Stage]], sizes
         )
 
 
-def _of_lists(rows: int, sizes: Sizes, candidates: int) -> int:
-    """A chunk of lists, a piece of it with its candidates and the lists it is merged with, and tiles of products."""
+def _of_lists(rows: int, sizes: Sizes) -> int:
+    """A chunk of lists, and a piece of it: vectors, candidates, visited cells, and the lists it is merged with."""
     chunk = background.rows_per_chunk(rows, sizes.k)
     piece = min(background.PIECE_ROWS, chunk)
-    tiles = _FLOAT * ((QUERY_TILE + VECTOR_TILE) * sizes.width + QUERY_TILE * VECTOR_TILE)
-    return chunk * sizes.k * _ENTRY + piece * (4 * sizes.k * _ENTRY + candidates) + tiles
+    # Candidates of neighbours and, before them, of cells; visited cells by row and by cell.
+    candidates = ROOM * max(sizes.k + SPARE, USUAL_VISITS) * _ENTRY + USUAL_VISITS * (2 * _INDEX + _LONG)
+    of_row = 2 * _FLOAT * sizes.width + 4 * sizes.k * _ENTRY + candidates + 4 * _LONG
+    return chunk * sizes.k * _ENTRY + piece * of_row + _tiles(sizes.width) + 3 * _LONG * _cells(sizes)
+
+
+def _tiles(width: int) -> int:
+    return _FLOAT * ((QUERY_TILE + VECTOR_TILE) * width + QUERY_TILE * VECTOR_TILE)
+
+
+def _cells(sizes: Sizes) -> int:
+    return max(1, 2 * sizes.nodes // partition.CELL_ROWS)
+
+
+def _centroids(sizes: Sizes) -> int:
+    return _cells(sizes) * sizes.width * _FLOAT
 
 
 def _drawing(nodes: int, sampled: int) -> int:

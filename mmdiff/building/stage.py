@@ -135,18 +135,15 @@ class _Stages:
     def background(self) -> Background:
         """Off-line: the cell order and the lists of the background."""
         request, descriptors = self.request, self.roles["background"]
-        index = _index(request, descriptors)
-        recall, always = request.recall if index == "cells" else None, request.index == "cells"
-        recipe = cell_order.recipe(descriptors, request.k, recall, request.seed, always=always)
+        recipe = cell_order.recipe(descriptors, request.seed)
 
         def make_cells(draft: Draft, threads: int) -> Json:
             return cell_order.make(draft, descriptors.array("vectors"), threads, self.progress)
 
         artifact = self._make(cell_order.NAME, recipe, make_cells)
         cells = Cells.of(artifact)
-        if request.index == "auto" and cell_order.prefers_exact(artifact):
-            index = "flat"
-        recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed)
+        index, always = _index(request, descriptors), request.index == "cells"
+        recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed, always_cells=always)
 
         def make_lists(draft: Draft, threads: int) -> Json:
             return bb.make(draft, artifact, self._searchers(threads), self.progress)
@@ -238,8 +235,7 @@ def _index(request: Request, background: Artifact) -> str:
 def stage_disk(request: Request, sizes: Sizes, roles: dict[str, Artifact]) -> dict[str, tuple[int, int]]:
     """The disk of each stage of a run, at least."""
     tests = roles["test"].spec("vectors").shape[0] if "test" in roles else 0
-    flat = "background" not in roles or _index(request, roles["background"]) != "cells"
-    return least_disk(sizes, tests, flat, request.edge_weights != "constant")
+    return least_disk(sizes, tests, request.edge_weights != "constant")
 
 
 def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:

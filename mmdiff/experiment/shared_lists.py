@@ -76,7 +76,7 @@ class SharedLists:
             len(self.vectors),
             lambda start, stop: merge(
                 (old[0][start:stop], old[1][start:stop]),
-                entering(self.vectors[start:stop], old[1][start:stop, -1], new, np.arange(len(new)), first, k),
+                entering(self.vectors[start:stop], old[1][start:stop, -1], new, first, k),
             ),
         )
         among_new = _shifted(nearest(new, new, k), first)

@@ -171,5 +171,7 @@ def what_cells(artifact: Artifact) -> str:
 
 def cell_statistics(artifact: Artifact) -> Json:
     cells = artifact.manifest.facts["cells"]
-    offsets = artifact.index_array("offsets", below=artifact.spec("members").shape[0] + 1)
+    # Schema 1 has several partitions, one after the other.
+    entries = artifact.spec("members" if "members" in artifact else "order").shape[0]
+    offsets = artifact.index_array("offsets", below=entries + 1)
     return {"rows_per_cell": distribution(np.diff(offsets[: cells + 1]))}

@@ -5,11 +5,10 @@ Rows are in cell order. Each chunk of rows is an independent work unit; chunks o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmdiff.formats.storage.arrays import page_unit
 from mmdiff.formats.store.array_writer import ArrayWriter
@@ -17,20 +16,19 @@ from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact
 from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, adopt
-from mmdiff.knn.cells.forest import Tree
-from mmdiff.knn.cells.order import MOST_PASSES, Cells
+from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.choice import choose
 from mmdiff.knn.faiss_index.factory import Device, FactoryIndex
-from mmdiff.knn.search.flat import Sample, draw
+from mmdiff.knn.search.flat import draw
 from mmdiff.knn.search.topk import Lists
 from mmdiff.knn.search.work import (
-    BestOf,
     Chunks,
     Exactly,
     Find,
     InIndex,
     NeighboursNeighbours,
     Search,
-    WithinCells,
+    VisitedCells,
     chunk_of_lists,
     find_in,
 )
@@ -48,7 +46,8 @@ BLOCK_ROWS = 1 << 16
 PIECE_ROWS = 1 << 13
 _FEWEST_BLOCKS = 16
 _HELD_OUT = 1024
-# A pass that gains less recall than this is the last.
+# The most passes over neighbours' neighbours; one that gains less recall than this is the last.
+MOST_PASSES = 5
 _LEAST_GAIN = 0.0005
 
 
@@ -121,81 +120,66 @@ class ListWriter:
         return self.neighbors.mapped(), self.similarities.mapped()
 
 
-def recipe(cells: Artifact, k: int, recall: float, index: str, device: str, seed: int) -> Recipe:
+def recipe(cells: Artifact, k: int, recall: float, index: str, device: str, seed: int, *, always_cells: bool = False) -> Recipe:
+    """The recipe of `knn/BB`. `always_cells` searches by cells even where exact search would be the better choice."""
     parameters = {"k": k, "recall": recall, "index": index, "device": device, "seed": seed}
+    if always_cells:
+        parameters["always_cells"] = True
     return Recipe("knn", SCHEMA, parameters, {"cells": input_of(cells)})
 
 
 def make(draft: Draft, artifact: Artifact, searchers: Searchers, progress: Progress) -> Json:
     """Writes the lists of all background rows, given `models/cells`; returns the facts, including the measured recall."""
     parameters, cells = draft.recipe.parameters, Cells.of(artifact)
-    k, index = parameters["k"], parameters["index"]
-    nodes, vectors = len(cells.vectors), cells.vectors
-    facts: Json = {"nodes": nodes, "rows": nodes}
-    if index == "flat":
-        _fill(ListWriter.declare(draft.array, nodes, k), Exactly(artifact, k), "searching, exactly", progress, searchers)
-        return {**facts, "recall": 1.0, "exact": True, "reached": True}
-    sample = draw(vectors, k, _HELD_OUT, parameters["seed"] + 2)
-    search = _by_cells if index == "cells" else _by_factory
-    return {**facts, **with_reached(search(draft, artifact, sample, searchers, progress), parameters["recall"])}
+    facts: Json = {"nodes": len(cells.vectors), "rows": len(cells.vectors)}
+    if parameters["index"] == "flat":
+        return facts | _exactly(draft, artifact, searchers, progress)
+    search = _by_cells if parameters["index"] == "cells" else _by_factory
+    return facts | search(draft, artifact, cells, searchers, progress)
+
+
+def _exactly(draft: Draft, artifact: Artifact, searchers: Searchers, progress: Progress) -> Json:
+    k = draft.recipe.parameters["k"]
+    writer = ListWriter.declare(draft.array, artifact.spec("vectors").shape[0], k)
+    _fill(writer, Exactly(artifact, k), "searching, exactly", progress, searchers)
+    return {"recall": 1.0, "exact": True, "reached": True}
 
 
 def _fill(writer: ListWriter, search: Search, what: str, progress: Progress, searchers: Searchers) -> None:
     writer.fill(search.open(), what, progress, searchers, lambda: search)
 
 
-def _by_cells(draft: Draft, artifact: Artifact, sample: Sample, searchers: Searchers, progress: Progress) -> Json:
-    """Searches within the cells of all partitions, then refines by neighbours' neighbours until the recall is reached."""
-    k, target = draft.recipe.parameters["k"], draft.recipe.parameters["recall"]
-    trees = Cells.of(artifact).forest.trees
-    writer = _within_cells(draft, artifact, trees, k, searchers, progress)
-    rows = writer.neighbors.spec.shape[0]
+def _by_cells(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searchers, progress: Progress) -> Json:
+    """Searches the cells that rows visit, then refines by neighbours' neighbours until the recall is reached."""
+    parameters, rows = draft.recipe.parameters, len(cells.vectors)
+    k, target, seed = parameters["k"], parameters["recall"], parameters["seed"]
+    with progress("choosing the search", 1, "choice") as advance:
+        choice = choose(cells, k, target, seed + 1, always_cells="always_cells" in parameters)
+        advance(1)
+    if choice.exact:
+        return {**_exactly(draft, artifact, searchers, progress), "tuning": choice.to_json()}
+    writer = ListWriter.declare(draft.scratch, rows, k, "pass0_")
+    _fill(writer, VisitedCells(artifact, choice.visits, k), "searching in cells", progress, searchers)
+    sample = draw(cells.vectors, k, _HELD_OUT, seed + 2)
     recalls = [sample.recall(writer.mapped()[1][sample.rows])]
-    while recalls[-1].value < target and len(recalls) <= MOST_PASSES:
+    while len(recalls) <= MOST_PASSES and (len(recalls) <= choice.passes or recalls[-1].value < target):
         number, before = len(recalls), writer
         writer = ListWriter.declare(draft.scratch, rows, k, f"pass{number}_")
         what = f"neighbours' neighbours, pass {number}"
-        _fill(writer, NeighboursNeighbours(artifact, before), what, progress, searchers)
+        _fill(writer, NeighboursNeighbours(artifact, choice.visits, before), what, progress, searchers)
         recalls.append(sample.recall(writer.mapped()[1][sample.rows]))
         if recalls[-1].value - recalls[-2].value < _LEAST_GAIN:
             break
     draft.adopt(writer.neighbors, "neighbors")
     draft.adopt(writer.similarities, "similarities")
     steps = [round(recall.value, 5) for recall in recalls]
-    return {**recalls[-1].to_json(), "exact": False, "recall_by_pass": steps, "partitions": len(trees)}
+    measured = with_reached(recalls[-1].to_json(), target)
+    return {**measured, "exact": False, "recall_by_pass": steps, "tuning": choice.to_json()}
 
 
-def _within_cells(
-    draft: Draft, artifact: Artifact, trees: Sequence[Tree], k: int, searchers: Searchers, progress: Progress
-) -> ListWriter:
-    """Searches each partition cell after cell, so that each cell is read once; then merges the partitions."""
-    rows = len(trees[0].rows)
-    found, places = [], []
-    for number, tree in enumerate(trees):
-        writer = ListWriter.declare(draft.scratch, rows, k, f"pass0_{number}_")
-        what = f"searching within cells, {number + 1} of {len(trees)}"
-        _fill(writer, WithinCells(artifact, number, k), what, progress, searchers)
-        found.append(writer)
-        place = draft.scratch(f"pass0_{number}_places", (rows,), "uint32")
-        place.fill(_inverse(tree.rows))
-        places.append(place)
-    writer = ListWriter.declare(draft.scratch, rows, k, "pass0_")
-    _fill(writer, BestOf(tuple(found), tuple(places)), "merging partitions", progress, searchers)
-    return writer
-
-
-def _inverse(order: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The place of each row in an order."""
-    places = np.empty(len(order), np.uint32)
-    for start in range(0, len(order), BLOCK_ROWS):
-        some = order[start : start + BLOCK_ROWS]
-        places[some] = np.arange(start, start + len(some), dtype=np.uint32)
-    return places
-
-
-def _by_factory(draft: Draft, artifact: Artifact, sample: Sample, searchers: Searchers, progress: Progress) -> Json:
+def _by_factory(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searchers, progress: Progress) -> Json:
     """Searches with the user's Faiss index, tuned for the recall on one sample of rows and measured on another."""
-    parameters, cells = draft.recipe.parameters, Cells.of(artifact)
+    parameters = draft.recipe.parameters
     k, device = parameters["k"], parameters["device"]
     tuning = draw(cells.vectors, k, _HELD_OUT // 4, parameters["seed"] + 1)
     index = FactoryIndex.build(cells.vectors, parameters["index"], _device(device), parameters["seed"], progress)
@@ -215,8 +199,9 @@ def _by_factory(draft: Draft, artifact: Artifact, sample: Sample, searchers: Sea
     # Faiss uses all cores for one block of queries. An index on GPUs is searched by this process.
     alone = Searchers(1, LocalExecutor() if index.on_gpus else searchers.executor)
     writer.fill(find_in(index, cells.vectors, k), f"searching with {parameters['index']}", progress, alone, on_disk)
-    measured = sample.recall(writer.mapped()[1][sample.rows])
-    return {**measured.to_json(), "exact": False, "tuning": tuned, "search": index.parameters}
+    sample = draw(cells.vectors, k, _HELD_OUT, parameters["seed"] + 2)
+    measured = sample.recall(writer.mapped()[1][sample.rows]).to_json()
+    return {**with_reached(measured, parameters["recall"]), "exact": False, "tuning": tuned, "search": index.parameters}
 
 
 def _device(name: str) -> Device:

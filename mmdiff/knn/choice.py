@@ -1,89 +1,128 @@
-"""The choice between exact search and cells (index `auto`), by counted comparisons.
+"""The choice of a search (index `auto`): how many cells rows visit, how many passes follow, or exact search, by counted costs.
 
 A stopwatch would let the choice, and with it the lists, depend on what else the machine does. So costs are counts of compared
-pairs per row, in units of a pair that exact search compares: a product over contiguous rows. The factors of other pairs were
-measured once, on one core, with 64 and 256 dimensions; the same data and seed always give the same choice.
+pairs per row, in units of a pair that exact search compares. The factors of other pairs were measured once, on one core, with
+64 and 256 dimensions; the same data and seed always give the same choice.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
-from mmdiff.knn.cells import partition
+import numpy as np
+from numpy.typing import NDArray
 
-# Comparing a pair within a cell gathers rows first; comparing a neighbour's neighbour is one scattered row at a time. Measured:
-# 2 to 4, and 7 to 40.
-_WITHIN_CELL, _GATHERED = 3.0, 20.0
+from mmdiff.formats.store.manifest import Json
+from mmdiff.kernels.constants import NONE
+from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.search.flat import Sample, draw
+from mmdiff.knn.search.topk import Lists, settle_candidates
+from mmdiff.runtime.threads import in_threads
 
-# Training the centroids of one partition, spread over all rows. Measured: 300 to 1,000.
-_TRAINING = 500.0
+# A pair in a visited cell is gathered and compared in a small product; a neighbour's neighbour is one scattered row.
+_VISITED, _GATHERED = 2.0, 25.0
 
-# Distinct candidates of a pass for each of k * k neighbours' neighbours. Measured: 0.35 to 0.65.
-_DISTINCT = 0.4
+# Neighbours' neighbours that a pass compares, for each of k * k: they are distinct and in no visited cell.
+_COMPARED = 0.15
 
-# Rows whose recall is measured after a search by cells, compared with all rows.
-_MEASURED = 1024
+# Numbers of visited cells that are tried, in ascending order.
+_VISITS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
-# Where cells are predicted to miss the recall, exact search may cost this many times as much as they do.
+# A pass leaves about this share of the misses. It only decides where a pass is tried.
+_LEFT_BY_PASS = 0.5
+
+# Tuning aims higher than the recall by this share of 1 - recall, since it measures on few rows.
+_HIGHER = 0.1
+
+# Where cells miss the recall, exact search may cost this many times as much as they do.
 _WORTH = 4.0
 
-# Recalls after so many numbers of partitions show how fast the misses decrease.
-_FEWEST_RECALLS = 3
+_QUERIES = 256
+_PIECE_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The predicted cost of a search by cells, in pairs per row, and whether it is expected to reach the recall."""
+class Choice:
+    """A way to search: visited cells and passes, or `exact`; with its recall on a sample, and its pairs per row."""
 
+    visits: int
+    passes: int
+    recall: float
     pairs: float
-    reaches: bool
+    exact: bool = False
+
+    def to_json(self) -> Json:
+        return {**asdict(self), "recall": round(self.recall, 4), "pairs": round(self.pairs)}
 
 
-@dataclass(frozen=True)
-class Costs:
-    """The costs of searching `rows` rows for k neighbours; cells that rows visit have `cell_rows` rows on average."""
+def choose(cells: Cells, k: int, target: float, seed: int, *, always_cells: bool = False) -> Choice:
+    """The cheapest search that reaches the target on a sample of rows.
 
-    rows: int
-    k: int
-    cell_rows: float
-
-    def by_cells(self, partitions: int, passes: int) -> float:
-        """Pairs per row of making and searching partitions, refining, and measuring the recall."""
-        assigning = 2 * partition.first_level(self.rows)
-        visiting = partitions * (_TRAINING + assigning + _WITHIN_CELL * self.cell_rows)
-        return visiting + passes * _GATHERED * _DISTINCT * self.k**2 + min(_MEASURED, self.rows)
-
-    def prefers_exact(self, cells: Prediction) -> bool:
-        """Whether exact search is cheaper, or worth its cost because cells would miss the recall."""
-        return self.rows <= cells.pairs * (1.0 if cells.reaches else _WORTH)
-
-
-def predict(costs: Costs, recalls: Sequence[float], first: int, target: float, most: int, passes: int) -> Prediction | None:
-    """The cost of a search by cells, estimated from the recalls with `first`, `first` + 1, ... partitions, after one pass.
-
-    None where more recalls are needed to say. Misses decrease by about the same factor with each partition. Where `most`
-    partitions are not expected to be enough, all of them and all passes are counted.
+    Where no search by cells does, exact search, unless it costs many times as much or `always_cells` forbids it.
     """
-    have = first + len(recalls) - 1
-    if recalls[-1] >= target:
-        return Prediction(costs.by_cells(have, 1), True)
-    one_more = Prediction(costs.by_cells(have + 1, 1), True)
-    if have < most and costs.prefers_exact(one_more):
-        return one_more
-    if have < most and len(recalls) < _FEWEST_RECALLS:
-        return None
-    needed = _partitions_needed(recalls, have, target)
-    if needed <= most:
-        return Prediction(costs.by_cells(math.ceil(needed), 1), True)
-    return Prediction(costs.by_cells(most, passes), False)
+    rows = len(cells.vectors)
+    trial = Trial(cells, draw(cells.vectors, k, _QUERIES, seed), k)
+    aim, exact = target + _HIGHER * (1 - target), Choice(0, 0, 1.0, float(rows), exact=True)
+    best: Choice | None = None
+    furthest = exact
+    for tried in _candidates(trial, aim):
+        furthest = tried
+        if tried.recall >= aim and (best is None or tried.pairs < best.pairs):
+            best = tried
+        # Further candidates visit more cells: they cost more.
+        if tried.passes == 0 and tried.pairs >= min(_WORTH * exact.pairs, np.inf if best is None else best.pairs):
+            break
+    if always_cells:
+        return best or furthest
+    if best is None:
+        return exact if exact.pairs <= _WORTH * furthest.pairs else furthest
+    return exact if exact.pairs <= best.pairs else best
 
 
-def _partitions_needed(recalls: Sequence[float], have: int, target: float) -> float:
-    """The number of partitions at which the misses are expected to be few enough; infinite if they do not decrease."""
-    before, now, allowed = 1 - recalls[0], 1 - recalls[-1], 1 - target
-    if len(recalls) < 2 or allowed <= 0 or now <= 0 or now >= before:
-        return math.inf
-    factor = (now / before) ** (1 / (len(recalls) - 1))
-    return have + math.log(allowed / now) / math.log(factor)
+def _candidates(trial: Trial, aim: float) -> Iterator[Choice]:
+    """Searches without a pass, and with one where it could reach the aim, by ascending numbers of visited cells."""
+    most = trial.cells.count
+    for visits in [*(visits for visits in _VISITS if visits < most), *([most] if most <= _VISITS[-1] else [])]:
+        found = trial.visiting(visits)
+        yield found
+        if found.recall >= aim:
+            return
+        if 1 - _LEFT_BY_PASS * (1 - found.recall) >= aim:
+            yield trial.with_pass(found)
+
+
+class Trial:
+    """Searches a sample of rows as all rows would be searched."""
+
+    def __init__(self, cells: Cells, sample: Sample, k: int) -> None:
+        self.cells, self.sample, self.k = cells, sample, k
+        self.sizes = np.diff(cells.offsets)
+
+    def visiting(self, visits: int) -> Choice:
+        """The recall and cost of visiting so many cells."""
+        cells = self.cells.visits_of(self.sample.rows, visits)
+        found = self._search(self.sample.rows, visits)
+        pairs = _VISITED * float(np.append(self.sizes, 0)[np.minimum(cells, len(self.sizes))].sum(axis=1).mean())
+        return Choice(visits, 0, self.sample.recall(found[1]).value, pairs)
+
+    def with_pass(self, before: Choice) -> Choice:
+        """The recall and cost of the same with a pass over neighbours' neighbours."""
+        own = self._search(self.sample.rows, before.visits)[0]
+        near = np.unique(own[own != NONE]).astype(np.int64)
+        lists = np.full((len(near) + 1, self.k), NONE, np.uint32)
+        lists[:-1] = self._search(near, before.visits)[0]
+        # A missing neighbour has the empty list at the end.
+        theirs = lists[np.where(own == NONE, len(near), np.searchsorted(near, own))]
+        candidates = np.concatenate([own, theirs.reshape(len(own), -1)], axis=1).astype(np.int64)
+        candidates[candidates == NONE] = -1
+        found = settle_candidates(self.cells.vectors[self.sample.rows], self.cells.vectors, candidates, self.k)
+        pairs = before.pairs + _GATHERED * _COMPARED * self.k**2
+        return Choice(before.visits, 1, self.sample.recall(found[1]).value, pairs)
+
+    def _search(self, rows: NDArray[np.int64], visits: int) -> Lists:
+        def search(piece: NDArray[np.int64]) -> Lists:
+            return self.cells.search(self.cells.vectors[piece], self.cells.visits_of(piece, visits), self.k)
+
+        found = list(in_threads(search, np.array_split(rows, max(1, len(rows) // _PIECE_ROWS))))
+        return np.concatenate([lists[0] for lists in found]), np.concatenate([lists[1] for lists in found])

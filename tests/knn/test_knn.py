@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mmdiff.knn.cells.forest import Forest, Tree, by_cell
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadResult
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
-from mmdiff.knn.cells.forest import Forest, Tree, by_cell
 from mmdiff.knn.cells.order import Cells, Trial
 from mmdiff.knn.search import flat as recall
 from mmdiff.knn.search.flat import draw, search_flat

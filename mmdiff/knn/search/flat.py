@@ -20,6 +20,9 @@ from mmdiff.runtime.threads import in_threads
 QUERY_TILE = 256
 VECTOR_TILE = 1024
 
+# Entries of a tile that are compared with the floor at a time.
+_LANES = 16
+
 # Standard deviations of a two-sided 95 % confidence interval.
 _DEVIATIONS = 1.96
 
@@ -61,15 +64,23 @@ def offer_scores(
     for i in range(tile.shape[0]):
         row = rows[i]
         count, least = counts[row], floor[row]
-        for j in range(tile.shape[1]):
-            if tile[i, j] >= least:
-                scores[row, count], nodes[row, count] = tile[i, j], ids[j]
-                count += 1
-                if count == capacity:
-                    count = keep_best(scores[row], nodes[row], count, keep)
-                    least = np.float32(np.inf)
-                    for q in range(count):
-                        least = min(least, scores[row, q])
+        for start in range(0, tile.shape[1], _LANES):
+            stop = min(start + _LANES, tile.shape[1])
+            # Most entries are too small; the processor compares many at a time.
+            some = np.uint32(0)
+            for j in range(start, stop):
+                some |= np.uint32(tile[i, j] >= least)
+            if some == 0:
+                continue
+            for j in range(start, stop):
+                if tile[i, j] >= least:
+                    scores[row, count], nodes[row, count] = tile[i, j], ids[j]
+                    count += 1
+                    if count == capacity:
+                        count = keep_best(scores[row], nodes[row], count, keep)
+                        least = np.float32(np.inf)
+                        for q in range(count):
+                            least = min(least, scores[row, q])
         counts[row], floor[row] = count, least
 
 

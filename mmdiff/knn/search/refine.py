@@ -1,12 +1,13 @@
 """Refinement by neighbours' neighbours, as in NN-descent: a neighbour of a neighbour is likely to be a neighbour.
 
 A pass reads the lists of the pass before and writes new ones, so the result does not depend on the order of the work. Rows are
-in cell order, so consecutive rows share candidates, which are then in cache.
+in cell order, so consecutive rows share candidates, which are then in cache. Candidates in cells that the query has visited
+were compared before and are passed over: they are most of them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +21,28 @@ from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, keep_best, qu
 _SMALLEST_TABLE = 1 << 12
 
 
+class Visited(NamedTuple):
+    """The cells that each query has visited (NONE: no cell), the cell of each vector, and the number of cells."""
+
+    visits: NDArray[np.uint32]
+    cell_of: NDArray[np.uint32]
+    cells: int
+
+
 def refine(
-    vectors: NDArray[Any],
-    queries: NDArray[Any],
-    own: NDArray[np.uint32],
-    own_similarities: NDArray[np.float32],
-    lists: NDArray[np.uint32],
+    vectors: NDArray[Any], queries: NDArray[Any], own: Lists, lists: NDArray[np.uint32], visited: Visited | None = None
 ) -> Lists:
-    """Refined lists of the queries: the best of their current neighbours (`own`) and of these nodes' neighbours (`lists`)."""
-    neighbors, similarities = np.empty_like(own), np.empty_like(own_similarities)
-    table = np.full(table_size(own.shape[1], lists.shape[1]), NONE, np.uint32)
-    _refine(for_kernels(vectors), for_kernels(queries), own, own_similarities, lists, table, neighbors, similarities)
+    """Refined lists of the queries: the best of their current neighbours (`own`) and of these nodes' neighbours (`lists`).
+
+    Where `visited` is given, `own` has the best of all vectors in these cells already.
+    """
+    if visited is None:
+        visited = Visited(np.empty((len(queries), 0), np.uint32), np.zeros(len(vectors), np.uint32), 1)
+    neighbors, similarities = np.empty_like(own[0]), np.empty_like(own[1])
+    table = np.full(table_size(own[0].shape[1], lists.shape[1]), NONE, np.uint32)
+    # The query that has visited a cell last.
+    visitor = np.full(visited.cells, NONE, np.uint32)
+    _refine(for_kernels(vectors), for_kernels(queries), *own, lists, visited, visitor, table, neighbors, similarities)
     return neighbors, similarities
 
 
@@ -60,6 +72,8 @@ def _refine(
     own: NDArray[np.uint32],
     own_similarities: NDArray[np.float32],
     lists: NDArray[np.uint32],
+    visited: Visited,
+    visitor: NDArray[np.uint32],
     table: NDArray[np.uint32],
     neighbors: NDArray[np.uint32],
     similarities: NDArray[np.float32],
@@ -72,6 +86,9 @@ def _refine(
     counts = np.empty(1, np.int64)
     best = Candidates(scores, nodes, counts)
     for i in range(len(queries)):
+        for cell in visited.visits[i]:
+            if cell != NONE:
+                visitor[cell] = i
         seen, count = 0, 0
         for q in range(k):
             if own[i, q] != NONE:
@@ -86,7 +103,7 @@ def _refine(
             for candidate in lists[own[i, q]]:
                 if candidate == NONE:
                     break
-                if not _is_new(table, used, seen, candidate):
+                if visitor[visited.cell_of[candidate]] == i or not _is_new(table, used, seen, candidate):
                     continue
                 seen += 1
                 score = quick_similarity(queries[i], vectors[candidate])

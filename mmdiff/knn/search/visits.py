@@ -1,7 +1,7 @@
-"""Search within cells: each query visits some cells, and all queries of a cell are compared with its members in one product.
+"""Search within cells: each query visits some cells, and all queries of a cell are compared with its rows in one product.
 
-A matrix product costs a fraction of comparing the same pairs one query at a time. Used for the background (`cells/forest.py`)
-and for points outside it (`outside.py`).
+The rows of a cell are consecutive, so that a product reads them as they lie; comparing the same pairs one query at a time costs
+many times as much. Rows of the background, points outside it and, one level up, centroids are all searched in this way.
 """
 
 from __future__ import annotations
@@ -11,29 +11,145 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import for_kernels, half_to_float
 from mmdiff.kernels.jit import kernel
-from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, offer_scores
-from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, settle
+from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, as_matrix, offer_scores
+from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, keep_best, settle
 
 
 def search_visited(
+    queries: NDArray[Any], vectors: NDArray[Any], visits: NDArray[np.uint32], offsets: NDArray[np.int64], k: int
+) -> Lists:
+    """The k nearest vectors in the visited cells: query i visits the distinct cells `visits[i]`, where NONE is no cell.
+
+    Cell c holds the vectors `offsets[c]` to `offsets[c + 1] - 1`. The first cell is visited first: if it is the nearest, most
+    pairs of the others are passed over quickly.
+    """
+    neighbors = np.empty((len(queries), k), np.uint32)
+    similarities = np.empty((len(queries), k), np.float32)
+    _search(for_kernels(queries), for_kernels(vectors), visits, offsets, neighbors, similarities)
+    return neighbors, similarities
+
+
+def nearest_in_groups(
+    queries: NDArray[np.float32],
+    vectors: NDArray[np.float32],
+    visits: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    count: int,
+) -> NDArray[np.uint32]:
+    """The `count` nearest vectors in the visited groups by float32 scores, the nearest first and the others in no order.
+
+    Arguments are as in `search_visited`. NONE fills up where there are fewer vectors.
+    """
+    nearest = np.full((len(queries), count), NONE, np.uint32)
+    _nearest(queries, vectors, visits, offsets, nearest)
+    return nearest
+
+
+@kernel
+def _search(
     queries: NDArray[Any],
-    rows: NDArray[np.int64],
     vectors: NDArray[Any],
     visits: NDArray[np.uint32],
-    members: NDArray[np.uint32],
     offsets: NDArray[np.int64],
-    k: int,
-) -> Lists:
-    """The k nearest vectors in the visited cells, for the given rows of `queries`: row `rows[i]` visits cells `visits[i]`.
+    neighbors: NDArray[np.uint32],
+    similarities: NDArray[np.float32],
+) -> None:
+    settle(queries, vectors, _collect(queries, vectors, visits, offsets, neighbors.shape[1] + SPARE), similarities, neighbors)
 
-    Cell c holds `members[offsets[c] : offsets[c + 1]]`. The cells that a query visits must be disjoint.
-    """
-    neighbors = np.empty((len(rows), k), np.uint32)
-    similarities = np.empty((len(rows), k), np.float32)
-    _search(for_kernels(queries), rows, for_kernels(vectors), visits, members, offsets, neighbors, similarities)
-    return neighbors, similarities
+
+@kernel
+def _nearest(
+    queries: NDArray[Any],
+    vectors: NDArray[Any],
+    visits: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    nearest: NDArray[np.uint32],
+) -> None:
+    scores, nodes, counts = _collect(queries, vectors, visits, offsets, nearest.shape[1])
+    for i in range(len(queries)):
+        count = keep_best(scores[i], nodes[i], counts[i], nearest.shape[1])
+        best = 0
+        for q in range(count):
+            nearest[i, q] = nodes[i, q]
+            if scores[i, q] > scores[i, best]:
+                best = q
+        nearest[i, 0], nearest[i, best] = nearest[i, best], nearest[i, 0]
+
+
+@kernel
+def _collect(
+    queries: NDArray[Any], vectors: NDArray[Any], visits: NDArray[np.uint32], offsets: NDArray[np.int64], keep: int
+) -> Candidates:
+    """The best `keep` and some more vectors of each query, by float32 scores."""
+    rows = len(queries)
+    scores = np.empty((rows, ROOM * keep), np.float32)
+    nodes = np.empty((rows, ROOM * keep), np.uint32)
+    candidates = Candidates(scores, nodes, np.zeros(rows, np.int64))
+    floor = np.full(rows, -np.inf, np.float32)
+    _visit(queries, vectors, visits[:, :1], offsets, candidates, floor, keep)
+    # What has been found in the first cell is the least that other cells have to offer.
+    for i in range(rows):
+        if candidates.counts[i] >= keep:
+            candidates.counts[i] = keep_best(scores[i], nodes[i], candidates.counts[i], keep)
+            floor[i] = scores[i, :keep].min()
+    _visit(queries, vectors, visits[:, 1:], offsets, candidates, floor, keep)
+    return candidates
+
+
+@kernel
+def _visit(
+    queries: NDArray[Any],
+    vectors: NDArray[Any],
+    visits: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    candidates: Candidates,
+    floor: NDArray[np.float32],
+    keep: int,
+) -> None:
+    left = np.empty((QUERY_TILE, vectors.shape[1]), np.float32)
+    right = np.empty((VECTOR_TILE, vectors.shape[1]), np.float32)
+    order, first, starts = _visitors(visits)
+    for number in range(len(starts) - 1):
+        cell = first + number
+        if starts[number] == starts[number + 1]:
+            continue
+        for begin in range(offsets[cell], offsets[cell + 1], VECTOR_TILE):
+            end = min(begin + VECTOR_TILE, offsets[cell + 1])
+            as_matrix(vectors, begin, end, right)
+            ids = np.arange(begin, end).astype(np.uint32)
+            for start in range(starts[number], starts[number + 1], QUERY_TILE):
+                some = order[start : min(start + QUERY_TILE, starts[number + 1])]
+                gather(queries, some, left)
+                tile = np.dot(left[: len(some)], right[: end - begin].T)
+                offer_scores(tile, ids, some, candidates, floor, keep)
+
+
+@kernel
+def _visitors(visits: NDArray[np.uint32]) -> tuple[NDArray[np.int64], int, NDArray[np.int64]]:
+    """The queries by the cell that they visit: cell `first` + i has the visitors starts[i] to starts[i + 1] - 1."""
+    first, last = np.uint32(NONE), np.uint32(0)
+    for i in range(visits.shape[0]):
+        for cell in visits[i]:
+            if cell != NONE:
+                first, last = min(first, cell), max(last, cell)
+    if first == NONE:
+        return np.empty(0, np.int64), 0, np.zeros(1, np.int64)
+    starts = np.zeros(int(last) - int(first) + 2, np.int64)
+    for i in range(visits.shape[0]):
+        for cell in visits[i]:
+            if cell != NONE:
+                starts[cell - first + 1] += 1
+    starts[:] = np.cumsum(starts)
+    order, place = np.empty(starts[-1], np.int64), starts.copy()
+    for i in range(visits.shape[0]):
+        for cell in visits[i]:
+            if cell != NONE:
+                order[place[cell - first]] = i
+                place[cell - first] += 1
+    return order, int(first), starts
 
 
 @kernel
@@ -42,43 +158,3 @@ def gather(vectors: NDArray[Any], rows: NDArray[Any], out: NDArray[np.float32]) 
     for i in range(len(rows)):
         for j in range(vectors.shape[1]):
             out[i, j] = half_to_float(vectors[rows[i], j])
-
-
-@kernel
-def _search(
-    queries: NDArray[Any],
-    rows: NDArray[np.int64],
-    vectors: NDArray[Any],
-    visits: NDArray[np.uint32],
-    members: NDArray[np.uint32],
-    offsets: NDArray[np.int64],
-    neighbors: NDArray[np.uint32],
-    similarities: NDArray[np.float32],
-) -> None:
-    d, keep, each = vectors.shape[1], neighbors.shape[1] + SPARE, visits.shape[1]
-    scores = np.empty((len(rows), ROOM * keep), np.float32)
-    nodes = np.empty((len(rows), ROOM * keep), np.uint32)
-    counts = np.zeros(len(rows), np.int64)
-    candidates = Candidates(scores, nodes, counts)
-    floor = np.full(len(rows), -np.inf, np.float32)
-    left = np.empty((QUERY_TILE, d), np.float32)
-    right = np.empty((VECTOR_TILE, d), np.float32)
-    cells = visits.copy().reshape(-1)
-    order = np.argsort(cells, kind="mergesort")
-    start = 0
-    while start < len(order):
-        cell = cells[order[start]]
-        stop = start
-        while stop < len(order) and cells[order[stop]] == cell and stop - start < QUERY_TILE:
-            stop += 1
-        some = order[start:stop] // each
-        gather(queries, rows[some], left)
-        for first in range(offsets[cell], offsets[cell + 1], VECTOR_TILE):
-            ids = members[first : min(first + VECTOR_TILE, offsets[cell + 1])]
-            gather(vectors, ids, right)
-            tile = np.dot(left[: len(some)], right[: len(ids)].T)
-            offer_scores(tile, ids, some, candidates, floor, keep)
-        start = stop
-    for i in range(len(rows)):
-        best = Candidates(scores[i : i + 1], nodes[i : i + 1], counts[i : i + 1])
-        settle(queries[rows[i] : rows[i] + 1], vectors, best, similarities[i : i + 1], neighbors[i : i + 1])

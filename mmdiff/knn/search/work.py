@@ -20,8 +20,7 @@ from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.faiss_index.factory import FactoryIndex
 from mmdiff.knn.faiss_index.gpu import load_faiss
 from mmdiff.knn.search.flat import search_flat
-from mmdiff.knn.search.refine import refine
-from mmdiff.knn.search.topk import SPARE, Lists, merge, settle_candidates
+from mmdiff.knn.search.topk import SPARE, Lists, settle_candidates
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores, in_threads
 
@@ -51,50 +50,36 @@ class Exactly:
 
 
 @dataclass(frozen=True)
-class WithinCells:
-    """Search within the cells of one partition, cell after cell."""
+class VisitedCells:
+    """Search in the cells that each row visits."""
 
     cells: Artifact
-    partition: int
+    visits: int
     k: int
 
     def open(self) -> Find:
         cells = Cells.of(self.cells)
-        tree = cells.forest.trees[self.partition]
-        return lambda start, stop: tree.search(cells.vectors, tree.rows[start:stop].astype(np.int64), self.k)
 
+        def find(start: int, stop: int) -> Lists:
+            return cells.search(cells.vectors[start:stop], cells.visits_of(np.arange(start, stop), self.visits), self.k)
 
-@dataclass(frozen=True)
-class BestOf:
-    """Merger of the lists of all partitions; `places` has the place of each row in the order of a partition."""
-
-    found: tuple[ListWriter, ...]
-    places: tuple[ArrayWriter, ...]
-
-    def open(self) -> Find:
-        mapped = [(writer.mapped(), places.mapped()) for writer, places in zip(self.found, self.places, strict=True)]
-
-        def of_partition(number: int, start: int, stop: int) -> Lists:
-            (neighbors, similarities), places = mapped[number]
-            return neighbors[places[start:stop]], similarities[places[start:stop]]
-
-        return lambda start, stop: functools.reduce(merge, (of_partition(number, start, stop) for number in range(len(mapped))))
+        return find
 
 
 @dataclass(frozen=True)
 class NeighboursNeighbours:
-    """One refinement pass over the lists of the pass before."""
+    """One refinement pass over the lists of the pass before, after rows have visited cells."""
 
     cells: Artifact
+    visits: int
     before: ListWriter
 
     def open(self) -> Find:
-        vectors = self.cells.array("vectors")
-        neighbors, similarities = self.before.mapped()
+        cells, lists = Cells.of(self.cells), self.before.mapped()
 
         def find(start: int, stop: int) -> Lists:
-            rows = slice(start, stop)
-            return refine(vectors, vectors[rows], neighbors[rows], similarities[rows], neighbors)
+            own = lists[0][start:stop], lists[1][start:stop]
+            return cells.refine(cells.vectors[start:stop], own, lists[0], cells.visits_of(np.arange(start, stop), self.visits))
 
         return find
 
