@@ -1,7 +1,8 @@
-"""Direct I/O (O_DIRECT): reading and writing arrays past the page cache, for data that is read once, soon after it is written.
+"""Direct I/O (O_DIRECT): reading and writing arrays past the page cache, for data that is moved once and in bulk.
 
-The page cache would copy each byte and evict other pages for it. Direct I/O moves whole pages between the disk and page-aligned
-memory. Partial pages, and file systems without direct I/O, use buffered I/O.
+The page cache would copy each byte and evict other pages for it, and allocating its pages can take longer than the disk. Direct
+I/O moves whole pages between the disk and page-aligned memory. Partial pages, and file systems without direct I/O, use buffered
+I/O.
 """
 
 from __future__ import annotations
