@@ -31,7 +31,11 @@ def page_aligned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     spare = _HUGE_PAGE_BYTES if size >= _HUGE_PAGE_BYTES else 1
-    memory = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        # As every other allocation: an OSError would read as the failure of a disk.
+        raise MemoryError(f"cannot allocate {size:,} bytes") from error
     with suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
