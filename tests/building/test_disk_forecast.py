@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,10 +36,8 @@ def world() -> Iterator[World]:
     [
         "import {folder}/seeds.npy --role background",
         "build-graph --k 5",
-        "plan build-graph --k 5",
         "diffuse --iterations 7",
         "diffuse --iterations 2 --eta row",
-        "plan diffuse --iterations 7",
         "logreg --iterations 30",
         "experiment run {folder}/config.toml",
     ],
@@ -56,6 +56,18 @@ def test_run_that_needs_more_disk_than_is_free_is_refused_before_it_starts(
         outcome.stderr
     )
     assert tree(world.store) == before
+
+
+@pytest.mark.parametrize("command", ["build-graph --k 5", "diffuse --iterations 7"])
+def test_plan_of_a_run_that_does_not_fit_the_disk_says_so(world: World, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = ["plan", *command.split(), "--store", str(world.store)]
+    assert json.loads(CliRunner().invoke(app, [*plan, "--json"]).stdout)["notes"] == []
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: FREE)
+    outcome = CliRunner().invoke(app, plan)
+    assert outcome.exit_code == 0, outcome.output
+    assert f"{FREE} B free" in outcome.stdout
+    told = rf"mmdiff: the disk of {world.store} is too small: .* about [\d,]+ bytes, and 1,000 are free\. Make room, or .*\.\n"
+    assert re.fullmatch(told, outcome.stderr)
 
 
 def test_import_that_does_not_fit_leaves_no_store_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
