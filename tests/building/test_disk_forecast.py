@@ -70,6 +70,37 @@ def test_plan_of_a_run_that_does_not_fit_the_disk_says_so(world: World, command:
     assert re.fullmatch(told, outcome.stderr)
 
 
+@pytest.fixture
+def large(tmp_path: Path) -> mmdiff.Store:
+    """A store whose graph takes more than 60,000 bytes of disk, and its lists 80,000."""
+    store = mmdiff.open(tmp_path / "store", create=True)
+    draw = np.random.default_rng(0)
+    store.add(draw.normal(size=(2000, 16)))
+    store.add(draw.normal(size=(5, 16)), role="test")
+    return store
+
+
+def test_new_test_points_need_no_disk_for_a_graph_that_stays(large: mmdiff.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    large.build_graph(k=5)
+    large.add(np.random.default_rng(1).normal(size=(6, 16)), role="test")
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 50_000)
+    made = large.build_graph(k=5)
+    assert [name for name, stage in made.items() if not stage["reused"]] == ["knn/test"]
+    with pytest.raises(DiskFull, match="knn/W0: about"):
+        large.build_graph(k=5, transductive=True)
+
+
+def test_graph_is_forecast_with_the_lists_that_it_is_made_of(large: mmdiff.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lists of the seeds fit, and those of the test points, but not the graph that follows."""
+    large.build_graph(k=5)
+    large.add(np.random.default_rng(1).normal(size=(3, 16)), role="seeds", labels=[0, 1, 2])
+    before = tree(large.path)
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 100_000)
+    with pytest.raises(DiskFull, match="knn/W0: about 144,"):
+        large.build_graph(k=5)
+    assert tree(large.path) == before
+
+
 def test_import_that_does_not_fit_leaves_no_store_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: FREE)
     with pytest.raises(DiskFull, match="descriptors/background: about 12,800 bytes of disk are needed"):
