@@ -147,6 +147,7 @@ class _Stages:
         cells = Cells.of(artifact)
         if request.index == "auto" and cell_order.prefers_exact(artifact):
             index = "flat"
+            self.disk = _stage_disk(request, self.sizes, self.roles, index)
         recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed)
 
         def make_lists(draft: Draft, threads: int) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -99,6 +100,22 @@ def test_graph_is_forecast_with_the_lists_that_it_is_made_of(large: mmdiff.Store
     with pytest.raises(DiskFull, match="knn/W0: about 144,"):
         large.build_graph(k=5)
     assert tree(large.path) == before
+
+
+def test_exact_search_that_was_chosen_needs_no_disk_for_partitions(
+    large: mmdiff.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With three partitions, the lists alone would take 344,000 bytes."""
+    monkeypatch.setattr("mmdiff.building.stage.FLAT", 0)
+    made = large.build_graph(k=5)
+    assert made["models/cells"]["facts"]["tuning"]["exact"]
+    for name in ("knn/BB", "knn/test", "graph/W"):
+        shutil.rmtree((large.path / name).resolve())
+        (large.path / name).unlink()
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 200_000)
+    again = large.build_graph(k=5)
+    assert not again["knn/BB"]["reused"]
+    assert again["models/cells"]["reused"]
 
 
 def test_import_that_does_not_fit_leaves_no_store_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
