@@ -37,7 +37,10 @@ class Commands(TyperGroup):
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         show.survive_any_encoding()
-        return super().main(*arguments, **options)
+        try:
+            return super().main(*arguments, **options)
+        finally:
+            show.finish_notes()
 
     def invoke(self, ctx: Any) -> Any:
         words = [*ctx._protected_args, *ctx.args]
@@ -52,8 +55,7 @@ class Commands(TyperGroup):
             fail(_sentence(error, words), error.exit_code)
         except KeyboardInterrupt:
             fail("interrupted. What is finished is kept: the same command continues from there.", INTERRUPTED)
-        except BrokenPipeError:
-            # The reader of our output has seen enough, as in `mmdiff inspect | head`.
+        except show.OutputClosed:
             show.discard_output()
             raise typer.Exit(0) from None
         except show.OutputError as error:
@@ -75,7 +77,7 @@ class Commands(TyperGroup):
 def fail(message: str, code: int) -> NoReturn:
     # A value may be a name or path of thousands of characters.
     shown = _LONG_WORD.sub(lambda word: f"{word[0][:80]}... ({len(word[0]):,} characters)", message)
-    typer.echo(f"mmdiff: {shown}", err=True)
+    show.note(shown)
     raise typer.Exit(code)
 
 

@@ -30,11 +30,14 @@ def diffuse(
 ) -> None:
     """Predict the memory, disk and time of `mmdiff diffuse` with the same options.
 
-    Some blocks of the graph are timed, which takes seconds. A run that does not fit is refused, with options that would fit.
+    Some blocks of the graph are timed, which takes seconds. A run that does not fit the memory is refused, with options
+    that would fit.
     """
     plan = open_store(store, memory=memory, threads=threads).plan(
         "diffuse", classes=classes, labels=labels, predict_nodes=predict_nodes or False, **options
     )
+    for sentence in plan["notes"]:
+        show.note(text.printable(sentence))
     if json:
         show.as_json(plan)
         return
@@ -60,6 +63,8 @@ def build_graph(
     """Predict the memory, disk and time of `mmdiff build-graph` with the same options. A search of seconds is timed."""
     opened = open_store(store, memory=memory, threads=threads)
     plan = opened.plan("build_graph", k=k, index=index, transductive=transductive)
+    for sentence in plan["notes"]:
+        show.note(text.printable(sentence))
     if json:
         show.as_json(plan)
         return

@@ -9,9 +9,9 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 import typer
 
@@ -50,13 +50,17 @@ class OutputError(Exception):
     """Stdout cannot be written, for example because its disk is full."""
 
 
+class OutputClosed(Exception):
+    """The reader of stdout has seen enough, as in `mmdiff inspect | head`."""
+
+
 @contextmanager
 def _output() -> Iterator[None]:
-    """Tells errors of stdout from those of other files. A reader that has seen enough stays a BrokenPipeError."""
+    """Tells errors of stdout from those of other files and pipes."""
     try:
         yield
     except BrokenPipeError:
-        raise
+        raise OutputClosed from None
     except OSError as error:
         raise OutputError(error.strerror) from None
 
@@ -70,8 +74,20 @@ def finish_output() -> None:
 
 def discard_output() -> None:
     """Sends the rest of stdout to the null device."""
+    _discard(sys.stdout)
+
+
+def finish_notes() -> None:
+    """Drops notes that could not be written: the interpreter would try again when it ends, and change the exit code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
+    os.dup2(null, stream.fileno())
     os.close(null)
 
 
@@ -82,8 +98,9 @@ def result(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Something the user should know, on stderr."""
-    typer.echo(f"mmdiff: {text}", err=True)
+    """Something the user should know, on stderr. Without a reader there the command goes on."""
+    with suppress(OSError):
+        typer.echo(f"mmdiff: {text}", err=True)
 
 
 def as_json(document: Any) -> None:

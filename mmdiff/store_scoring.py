@@ -117,7 +117,7 @@ class StoreScorer(StoreReader):
 
         Returns:
             A dict with bytes of memory and disk, seconds, and for a diffusion its iterations. A call that does not fit the
-            memory is refused, with parameters that would fit.
+            memory is refused, with parameters that would fit; `notes` say where the disk is too small.
 
         >>> import mmdiff, numpy as np, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:

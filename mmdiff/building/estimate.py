@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.building.memory_model import (
-    GRAPH,
     USUAL_VISITS,
     Sizes,
     disk_for_background,
@@ -19,17 +18,16 @@ from mmdiff.building.memory_model import (
     for_cells,
     for_graph,
     for_points,
-    peak_disk,
 )
-from mmdiff.building.stage import FLAT, ROLES, Request, check_options, stage_disk
+from mmdiff.building.stage import FLAT, ROLES, Request, check_options
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, call
-from mmdiff.formats.storage.seam import free_bytes
+from mmdiff.formats.storage import seam
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.knn.cells import partition
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.refine import refine
-from mmdiff.runtime.find_or_make import refuse_full_disk
+from mmdiff.runtime.find_or_make import notes_on_disk
 from mmdiff.runtime.threads import cores, in_threads
 
 # Rows of the timed search.
@@ -50,7 +48,7 @@ _SYMMETRISED = 12e6
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """Estimated bytes of memory and disk, and seconds."""
+    """Estimated bytes of memory and disk, seconds, and notes for the user."""
 
     index: str
     nodes: int
@@ -59,6 +57,7 @@ class GraphPlan:
     disk: int
     disk_free: int
     seconds: float
+    notes: list[str]
 
     def summary(self) -> Json:
         return asdict(self)
@@ -78,7 +77,6 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     points = rows.get("seeds", 0) + (rows.get("test", 0) if request.transductive else 0)
     sizes = Sizes(rows.get("background", 0), vectors.shape[1], vectors.dtype.name, request.k, points, request.transductive)
     nodes = sizes.nodes + points
-    refuse_full_disk(path, GRAPH, peak_disk(stage_disk(request, sizes, roles).values()))
     flat = request.index == "flat" or sizes.nodes * sizes.nodes * sizes.width <= FLAT
     stages = [for_cells(sizes), for_background(sizes), for_points(sizes), for_graph(sizes)]
     memory = max(stage.fixed + stage.threads(request.memory) * stage.thread for stage in stages)
@@ -93,8 +91,9 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
         memory=memory,
         memory_limit=request.memory,
         disk=disk,
-        disk_free=free_bytes(path),
+        disk_free=seam.free_bytes(path),
         seconds=round(seconds, 3),
+        notes=notes_on_disk(path, "a build from scratch", disk),
     )
 
 

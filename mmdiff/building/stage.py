@@ -130,7 +130,7 @@ class _Stages:
         self.outcome = Outcome()
         self.sizes = _sizes(request, roles)
         self.memory = _memory(self.sizes, executor.workers)
-        self.disk = stage_disk(request, self.sizes, roles)
+        self.disk = _stage_disk(request, self.sizes, roles)
 
     def background(self) -> Background:
         """Off-line: the cell order and the lists of the background."""
@@ -203,11 +203,11 @@ class _Stages:
 
     def _make(self, name: str, recipe: Recipe, fill: Callable[[Draft, int], Json]) -> Artifact:
         """Finds or makes the artifact of one stage; `fill` gets the number of threads that the memory allows."""
-        memory = self.request.memory
+        memory, coming = self.request.memory, self._coming(name)
 
         def refuse_little() -> None:
-            # Before the first stage that has to be made, this one and all later ones are known to fit.
-            refuse_little_memory(memory, list(self.memory.items())[list(self.memory).index(name) :], self.sizes)
+            # Before the first stage that has to be made, this one and those that it leads to are known to fit.
+            refuse_little_memory(memory, [(stage, self.memory[stage]) for stage in coming], self.sizes)
 
         made = make(
             self.publication,
@@ -216,12 +216,21 @@ class _Stages:
             self.request.command,
             lambda draft: fill(draft, self.memory[name].threads(memory)),
             before=refuse_little,
-            disk=peak_disk(list(self.disk.values())[list(self.disk).index(name) :]),
+            disk=peak_disk(self.disk[stage] for stage in coming),
         )
         if made.seconds is not None:
             self.outcome.seconds[name] = made.seconds
         self.outcome.artifacts[name] = made.artifact
         return made.artifact
+
+    def _coming(self, name: str) -> list[str]:
+        """This stage and the later ones that have to be made if it has to.
+
+        The lists of test points lead to nothing: the graph only follows them if this run has made the lists of nodes.
+        """
+        if name == TEST and not self.outcome.seconds:
+            return [TEST]
+        return list(self.memory)[list(self.memory).index(name) :]
 
 
 def _index(request: Request, background: Artifact) -> str:
@@ -232,7 +241,7 @@ def _index(request: Request, background: Artifact) -> str:
     return request.index
 
 
-def stage_disk(request: Request, sizes: Sizes, roles: dict[str, Artifact]) -> dict[str, tuple[int, int]]:
+def _stage_disk(request: Request, sizes: Sizes, roles: dict[str, Artifact]) -> dict[str, tuple[int, int]]:
     """The disk of each stage of a run, at least."""
     tests = roles["test"].spec("vectors").shape[0] if "test" in roles else 0
     return least_disk(sizes, tests, request.edge_weights != "constant")

@@ -1,11 +1,15 @@
-"""Progress on stderr: a bar with rate and time left on a terminal, else a line now and then while work takes long."""
+"""Progress on stderr: a bar with rate and time left on a terminal, else a line now and then while work takes long.
+
+Work goes on where stderr cannot be written, for example because its reader or its terminal is gone.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
 
 from mmdiff import text
 from mmdiff.runtime.progress import Advance
@@ -19,12 +23,30 @@ _MOST_SECONDS = 300.0
 @contextmanager
 def show_progress(what: str, total: int, unit: str) -> Iterator[Advance]:
     """A progress display for one piece of work; see `runtime.progress.Progress`."""
-    with (_bar if sys.stderr.isatty() else _lines)(text.printable(what), total, unit) as advance:
+    with (_bar if sys.stderr.isatty() else _lines)(text.printable(what), total, unit, _Display(sys.stderr)) as advance:
         yield advance
 
 
+class _Display:
+    """A stream that drops what cannot be written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, shown: str) -> None:
+        with suppress(OSError):
+            self._stream.write(shown)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 @contextmanager
-def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
+def _bar(what: str, total: int, unit: str, display: _Display) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.text import Text
@@ -47,7 +69,7 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
         TextColumn("{task.percentage:3.0f} %"),
         Rate(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(file=cast(TextIO, display)),
         transient=True,
     )
     with bar:
@@ -56,7 +78,7 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
 
 
 @contextmanager
-def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
+def _lines(what: str, total: int, unit: str, display: _Display) -> Iterator[Advance]:
     """One line after ten seconds, then less and less often, so that a log shows that work goes on."""
     done, began = 0, time.monotonic()
     wait, due = _FIRST_LINE_SECONDS, began + _FIRST_LINE_SECONDS
@@ -71,8 +93,8 @@ def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
             rate = done / (now - began)
             left = f", {text.duration((total - done) / rate)} left" if rate and done < total else ""
             share = f"{100 * done / total:.0f} %, " if total else ""
-            sys.stderr.write(f"mmdiff: {what}: {share}{_rate(rate, unit)}{left}\n")
-            sys.stderr.flush()
+            display.write(f"mmdiff: {what}: {share}{_rate(rate, unit)}{left}\n")
+            display.flush()
 
     yield advance
 

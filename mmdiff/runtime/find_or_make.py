@@ -136,6 +136,15 @@ def refuse_full_disk(path: Path, name: str, needed: int) -> None:
         )
 
 
+def notes_on_disk(path: Path, work: str, needed: int) -> list[str]:
+    """A note for plans of work that needs more bytes than the disk of the store has free."""
+    free = seam.free_bytes(path)
+    if needed <= free:
+        return []
+    small = f"the disk of {path} is too small: {work} takes about {needed:,} bytes, and {free:,} are free."
+    return [f"{small} Make room, or put the store on another disk."]
+
+
 def input_of(artifact: Artifact) -> Json:
     """An artifact as the input of a recipe."""
     return {"artifact": artifact.name, "object": artifact.id}

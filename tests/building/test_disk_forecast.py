@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +17,6 @@ from mmdiff.building.memory_model import Sizes, disk_for_background, least_disk,
 from mmdiff.cli import app
 from mmdiff.formats.errors import DiskFull
 from mmdiff.formats.store.publish import Publication
-from mmdiff.knn.cells.order import FEWEST
 from mmdiff.runtime.find_or_make import refuse_forecast
 from tests.support.nasty_options import World
 from tests.support.stores import MEMORY, recipe, tree
@@ -34,10 +35,8 @@ def world() -> Iterator[World]:
     [
         "import {folder}/seeds.npy --role background",
         "build-graph --k 5",
-        "plan build-graph --k 5",
         "diffuse --iterations 7",
         "diffuse --iterations 2 --eta row",
-        "plan diffuse --iterations 7",
         "logreg --iterations 30",
         "experiment run {folder}/config.toml",
     ],
@@ -56,6 +55,49 @@ def test_run_that_needs_more_disk_than_is_free_is_refused_before_it_starts(
         outcome.stderr
     )
     assert tree(world.store) == before
+
+
+@pytest.mark.parametrize("command", ["build-graph --k 5", "diffuse --iterations 7"])
+def test_plan_of_a_run_that_does_not_fit_the_disk_says_so(world: World, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = ["plan", *command.split(), "--store", str(world.store)]
+    assert json.loads(CliRunner().invoke(app, [*plan, "--json"]).stdout)["notes"] == []
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: FREE)
+    outcome = CliRunner().invoke(app, plan)
+    assert outcome.exit_code == 0, outcome.output
+    assert f"{FREE} B free" in outcome.stdout
+    told = rf"mmdiff: the disk of {world.store} is too small: .* about [\d,]+ bytes, and 1,000 are free\. Make room, or .*\.\n"
+    assert re.fullmatch(told, outcome.stderr)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> mmdiff.Store:
+    """A store whose graph takes more than 60,000 bytes of disk, and its lists 80,000."""
+    store = mmdiff.open(tmp_path / "store", create=True)
+    draw = np.random.default_rng(0)
+    store.add(draw.normal(size=(2000, 16)))
+    store.add(draw.normal(size=(5, 16)), role="test")
+    return store
+
+
+def test_new_test_points_need_no_disk_for_a_graph_that_stays(large: mmdiff.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    large.build_graph(k=5)
+    large.add(np.random.default_rng(1).normal(size=(6, 16)), role="test")
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 50_000)
+    made = large.build_graph(k=5)
+    assert [name for name, stage in made.items() if not stage["reused"]] == ["knn/test"]
+    with pytest.raises(DiskFull, match="knn/W0: about"):
+        large.build_graph(k=5, transductive=True)
+
+
+def test_graph_is_forecast_with_the_lists_that_it_is_made_of(large: mmdiff.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lists of the seeds fit, and those of the test points, but not the graph that follows."""
+    large.build_graph(k=5)
+    large.add(np.random.default_rng(1).normal(size=(3, 16)), role="seeds", labels=[0, 1, 2])
+    before = tree(large.path)
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 100_000)
+    with pytest.raises(DiskFull, match="knn/W0: about 144,"):
+        large.build_graph(k=5)
+    assert tree(large.path) == before
 
 
 def test_import_that_does_not_fit_leaves_no_store_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +120,13 @@ def test_bytes_that_an_interrupted_run_has_written_are_not_needed_again(
 
 def test_least_disk_is_below_the_usual_one_and_its_peak_counts_what_earlier_stages_leave() -> None:
     sizes = Sizes(1_000_000, 256, "float32", 30)
-    cells, lists, *_ = least_disk(sizes, 0, flat=False, weighted=False).values()
-    assert peak_disk([cells, lists]) <= disk_for_background(sizes, FEWEST)
+    cells, lists, *_ = least_disk(sizes, 0, weighted=False).values()
+    assert peak_disk([cells, lists]) <= disk_for_background(sizes, 0)
     assert peak_disk([(5, 7), (3, 10), (1, 1)]) == 15
     assert peak_disk([]) == 0
 
 
 def test_hundred_million_nodes_need_more_than_a_small_disk() -> None:
     sizes = Sizes(100_000_000, 256, "float16", 30, points=1_000_000)
-    needed = peak_disk(least_disk(sizes, 1_000_000, flat=False, weighted=True).values())
+    needed = peak_disk(least_disk(sizes, 1_000_000, weighted=True).values())
     assert 150e9 < needed < 400e9

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from benchmarks.measure import anonymous_bytes
 from mmdiff.building.memory_model import (
     PROCESS_BYTES,
-    USUAL_PARTITIONS,
     Sizes,
     Stage,
     disk_for_background,
@@ -86,7 +85,7 @@ def test_the_least_memory_is_kept_to_and_gives_the_same_bytes(store: Path) -> No
 def held_by_cells(folder: Path, rows: int, width: int) -> int:
     """The peak bytes of Python and numpy objects while cells are made."""
     vectors = np.random.default_rng(0).standard_normal((rows, width), dtype=np.float32)
-    recipe = Recipe("cells", cells.SCHEMA, {"k": 5, "recall": None, "seed": 0, "cell_rows": 500}, {})
+    recipe = Recipe("cells", cells.SCHEMA, {"seed": 0, "cell_rows": 60}, {})
     with Publication(folder, [cells.NAME], "test") as publication:
         draft = publication.draft(cells.NAME, recipe)
         tracemalloc.start()
@@ -111,9 +110,9 @@ def test_what_a_stage_holds_for_each_row_is_what_was_estimated(tmp_path: Path) -
 def test_the_disk_that_is_needed_is_what_lies_there_at_the_end_and_more(store: Path) -> None:
     outcome = build_graph(store, Request(k=K, index="cells"))
     found = sum(outcome.artifacts[name].manifest.bytes_on_disk for name in ("models/cells", "knn/BB"))
-    partitions = outcome.artifacts["models/cells"].manifest.facts["partitions"]
-    scratch = (partitions + 1) * outcome.artifacts["knn/BB"].manifest.bytes_on_disk
-    assert found + scratch <= disk_for_background(SIZES, partitions) <= 1.1 * (found + scratch)
+    passes = len(outcome.artifacts["knn/BB"].manifest.facts["recall_by_pass"]) - 1
+    scratch = passes * outcome.artifacts["knn/BB"].manifest.bytes_on_disk
+    assert found + scratch <= disk_for_background(SIZES, passes) <= 1.1 * (found + scratch)
 
 
 def test_too_little_memory_is_refused_before_anything_is_made(store: Path) -> None:
@@ -144,9 +143,9 @@ def test_an_index_that_is_held_in_memory_counts(store: Path) -> None:
 def test_needs_grow_with_all_that_is_stored() -> None:
     base = Sizes(10**6, 64, "float16", 20)
     for larger in (Sizes(10**7, 64, "float16", 20), Sizes(10**6, 256, "float16", 20), Sizes(10**6, 64, "float16", 100)):
-        assert disk_for_background(larger, USUAL_PARTITIONS) > disk_for_background(base, USUAL_PARTITIONS)
+        assert disk_for_background(larger, 1) > disk_for_background(base, 1)
         assert least_memory(larger) >= least_memory(base)
-    assert disk_for_background(base, 2 * USUAL_PARTITIONS) > disk_for_background(base, USUAL_PARTITIONS)
+    assert disk_for_background(base, 2) > disk_for_background(base, 1)
 
 
 def test_the_table_of_the_page_on_graphs_is_what_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +153,7 @@ def test_the_table_of_the_page_on_graphs_is_what_is_estimated(monkeypatch: pytes
     page = (DOCS / "graph.md").read_text()
     for rows, dtype in ((10**6, "float32"), (10**7, "float16"), (10**8, "float16")):
         sizes = Sizes(rows, 256, dtype, 30)
-        memory, disk = least_memory(sizes), disk_for_background(sizes, USUAL_PARTITIONS)
+        memory, disk = least_memory(sizes), disk_for_background(sizes, 1)
         assert f"| {rows:,}, {dtype} | {-(-memory // MIB):,}M | {disk / 1e9:.1f} GB |" in page
 
 

@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmdiff.knn.cells.forest import Forest, Tree, by_cell
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadResult
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
-from mmdiff.knn.cells.order import Cells, Trial
+from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.cells.partition import Quantizer, by_cell
+from mmdiff.knn.choice import Trial
 from mmdiff.knn.search import flat as recall
 from mmdiff.knn.search.flat import draw, search_flat
-from mmdiff.knn.search.outside import Entrance, Probe, entering, nearest_cells, search_cells
-from mmdiff.knn.search.refine import refine
+from mmdiff.knn.search.outside import Entrance, Probe, Visitors, entering, search_cells
+from mmdiff.knn.search.refine import Visited, refine
 from mmdiff.knn.search.topk import merge, settle_candidates
-from mmdiff.knn.search.visits import search_visited
+from mmdiff.knn.search.visits import nearest_in_groups, search_visited
 from tests.support.naive_knn import naive_neighbors, naive_pieces, naive_refine, naive_similarities
 
 sizes = st.integers(1, 60)
@@ -34,10 +35,6 @@ def rows(count: int, width: int, seed: int, dtype: str = "float32", repeated: bo
     draw_from = np.random.default_rng(seed)
     values = draw_from.standard_normal((count, width)).astype(dtype)
     return values[draw_from.integers(0, max(1, count // 3), count)] if repeated else values
-
-
-def forest_of(partitions: list[NDArray[np.int64]]) -> Forest:
-    return Forest(tuple(Tree.of(cells.astype(np.uint32)) for cells in partitions))
 
 
 def clustered(count: int, width: int = 24, clusters: int = 40, seed: int = 0) -> NDArray[np.float32]:
@@ -69,32 +66,6 @@ def test_exact_search_crosses_the_tiles_of_its_products() -> None:
     np.testing.assert_array_equal(neighbors, naive_neighbors(values[:700], values, 20))
 
 
-@given(sizes, widths, st.integers(1, 8), seeds, dtypes)
-@settings(max_examples=40, deadline=None)
-def test_a_forest_whose_cells_hold_everything_is_exact(count: int, width: int, k: int, seed: int, dtype: str) -> None:
-    values = rows(count, width, seed, dtype)
-    forest = forest_of([np.zeros(count, np.int64), np.random.default_rng(seed).integers(0, 3, count)])
-    neighbors, _ = forest.search(values, np.arange(count), k)
-    np.testing.assert_array_equal(neighbors, naive_neighbors(values, values, k))
-
-
-@given(sizes, widths, st.integers(1, 6), seeds, st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
-def test_a_forest_finds_the_best_of_the_cells_of_a_row(count: int, width: int, k: int, seed: int, trees: int) -> None:
-    values = rows(count, width, seed)
-    draw_from = np.random.default_rng(seed)
-    partitions = [
-        np.sort(draw_from.integers(0, 4, count)) if t == 0 else draw_from.permutation(count) % 4 for t in range(trees)
-    ]
-    partitions = [np.unique(cells, return_inverse=True)[1] for cells in partitions]
-    chosen = np.flatnonzero(draw_from.random(count) < 0.7)
-    neighbors, _ = forest_of(partitions).search(values, chosen, k)
-    for row, found in zip(chosen, neighbors, strict=True):
-        candidates = np.flatnonzero(np.any([cells == cells[row] for cells in partitions], axis=0))
-        best = naive_neighbors(values[row : row + 1], values[candidates], k)[0]
-        np.testing.assert_array_equal(found, [candidates[place] if place != NONE else NONE for place in best])
-
-
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
 @settings(max_examples=40, deadline=None)
 def test_rows_by_cell_are_in_order_and_every_cell_begins_where_it_says(numbers: list[int]) -> None:
@@ -104,22 +75,74 @@ def test_rows_by_cell_are_in_order_and_every_cell_begins_where_it_says(numbers: 
     np.testing.assert_array_equal(offsets, np.searchsorted(np.sort(cells), np.arange(cells.max() + 2)))
 
 
+def offsets_of(draw_from: np.random.Generator, count: int, cells: int) -> NDArray[np.int64]:
+    """Offsets of cells of random sizes, some of them empty."""
+    return np.concatenate([[0], np.sort(draw_from.integers(0, count + 1, cells - 1)), [count]])
+
+
+def visits_of(draw_from: np.random.Generator, queries: int, cells: int, each: int) -> NDArray[np.uint32]:
+    """Distinct cells for each query; some are NONE."""
+    visits = np.stack([draw_from.permutation(cells)[:each] for _ in range(queries)]).astype(np.uint32)
+    visits[draw_from.random(visits.shape) < 0.2] = NONE
+    return visits
+
+
+def in_visited(visits: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The vectors in the visited cells of one query."""
+    return np.flatnonzero(np.isin(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), visits))
+
+
+def best_of(query: NDArray[Any], values: NDArray[Any], candidates: NDArray[np.int64], k: int) -> list[int]:
+    best = naive_neighbors(query[None], values[candidates], k)[0]
+    return [int(candidates[place]) if place != NONE else int(NONE) for place in best]
+
+
 @given(sizes, sizes, widths, st.integers(1, 6), seeds, dtypes, st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_visits_find_the_best_of_the_cells_they_name(
     queries: int, vectors: int, width: int, k: int, seed: int, dtype: str, each: int
 ) -> None:
-    some, values = rows(queries, width, seed, dtype), rows(vectors, width, seed + 1, dtype)
+    some, values = rows(queries, width, seed, dtype), rows(vectors, width, seed + 1, dtype, repeated=True)
     draw_from = np.random.default_rng(seed)
-    cells = np.append(draw_from.integers(0, 5, vectors - 1), 4).astype(np.uint32)
-    members, offsets = by_cell(cells)
-    visits = np.stack([draw_from.permutation(5)[:each] for _ in range(queries)]).astype(np.uint32)
-    chosen = np.flatnonzero(draw_from.random(queries) < 0.7)
-    neighbors, _ = search_visited(some, chosen, values, visits[chosen], members, offsets, k)
-    for row, found in zip(chosen, neighbors, strict=True):
-        candidates = np.flatnonzero(np.isin(cells, visits[row]))
-        best = naive_neighbors(some[row : row + 1], values[candidates], k)[0]
-        np.testing.assert_array_equal(found, [candidates[place] if place != NONE else NONE for place in best])
+    offsets, visits = offsets_of(draw_from, vectors, 5), visits_of(draw_from, queries, 5, each)
+    neighbors, _ = search_visited(some, values, visits, offsets, k)
+    for query, own, found in zip(some, visits, neighbors, strict=True):
+        assert found.tolist() == best_of(query, values, in_visited(own, offsets), k)
+
+
+def test_visits_cross_the_tiles_of_their_products() -> None:
+    values = clustered(3000)
+    offsets, visits = np.array([0, 1500, 3000]), np.tile(np.array([1, 0], np.uint32), (700, 1))
+    neighbors, _ = search_visited(values[:700], values, visits, offsets, 20)
+    np.testing.assert_array_equal(neighbors, naive_neighbors(values[:700], values, 20))
+
+
+@given(sizes, sizes, widths, st.integers(1, 6), seeds, st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_nearest_in_groups_are_the_best_of_them_with_the_nearest_first(
+    queries: int, vectors: int, width: int, count: int, seed: int, each: int
+) -> None:
+    some, values = rows(queries, width, seed), rows(vectors, width, seed + 1)
+    draw_from = np.random.default_rng(seed)
+    offsets, visits = offsets_of(draw_from, vectors, 5), visits_of(draw_from, queries, 5, each)
+    nearest = nearest_in_groups(some, values, visits, offsets, count)
+    for query, own, found in zip(some, visits, nearest, strict=True):
+        expected = best_of(query, values, in_visited(own, offsets), count)
+        assert found[0] == expected[0]
+        assert sorted(found.tolist()) == sorted(expected)
+
+
+@given(sizes, widths, st.integers(1, 4), seeds)
+@settings(max_examples=40, deadline=None)
+def test_nearest_cells_of_rows_that_look_everywhere_are_exact(count: int, width: int, wanted: int, seed: int) -> None:
+    centroids, queries = rows(count, width, seed), rows(9, width, seed + 1)
+    coarse = rows(3, width, seed + 2)
+    quantizer = Quantizer(coarse, centroids, offsets_of(np.random.default_rng(seed), count, 3))
+    wanted = min(wanted, count)
+    nearest = quantizer.nearest(queries, wanted)
+    expected = naive_neighbors(queries, centroids, wanted)
+    np.testing.assert_array_equal(np.sort(nearest, axis=1), np.sort(expected, axis=1))
+    np.testing.assert_array_equal(nearest[:, 0], expected[:, 0])
 
 
 @given(sizes, widths, st.integers(1, 6), seeds, dtypes)
@@ -132,22 +155,22 @@ def test_a_pass_keeps_the_best_of_neighbours_and_their_neighbours(
     places = np.stack([draw_from.permutation(max(count, k))[:k] for _ in range(count)])
     proposed = np.where(places < count, places, -1)
     own, similarities = settle_candidates(values, values, proposed, k)
-    neighbors, _ = refine(values, values, own, similarities, own)
+    neighbors, _ = refine(values, values, (own, similarities), own)
     np.testing.assert_array_equal(neighbors, naive_refine(values, values, own, own))
 
 
-@given(sizes, widths, st.integers(1, 6), seeds)
-@settings(max_examples=40, deadline=None)
-def test_a_trial_on_a_few_rows_has_the_recall_of_a_pass_over_all(count: int, width: int, k: int, seed: int) -> None:
-    values = rows(count, width, seed)
+@given(sizes, widths, st.integers(1, 6), seeds, dtypes, st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_pass_after_visits_is_the_same_as_one_that_compares_everything(
+    count: int, width: int, k: int, seed: int, dtype: str, each: int
+) -> None:
+    values = rows(count, width, seed, dtype)
     draw_from = np.random.default_rng(seed)
-    trees = [Tree.of(draw_from.integers(0, 6, count).astype(np.uint32)) for _ in range(4)]
-    sample = draw(values, min(k, count), 10, seed)
-    trial = Trial(values, sample, min(k, count))
-    for some in (trees[:2], trees[:3], trees):
-        lists = Forest(tuple(some)).search(values, np.arange(count), min(k, count))
-        expected = sample.recall(refine(values, values, *lists, lists[0])[1][sample.rows])
-        assert trial.recall(some) == expected.value
+    offsets, visits = offsets_of(draw_from, count, 5), visits_of(draw_from, count, 5, each)
+    own = search_visited(values, values, visits, offsets, k)
+    cell_of = np.repeat(np.arange(5, dtype=np.uint32), np.diff(offsets))
+    neighbors, _ = refine(values, values, own, own[0], Visited(visits, cell_of, 5))
+    np.testing.assert_array_equal(neighbors, naive_refine(values, values, own[0], own[0]))
 
 
 @given(sizes, widths, st.integers(1, 6), seeds)
@@ -180,28 +203,35 @@ def test_points_enter_a_list_when_they_are_nearer_than_its_last(
 ) -> None:
     values, others = rows(count, width, seed, dtype), rows(points, width, seed + 1)
     last = search_flat(values, values, k)[1][:, -1]
-    neighbors, _ = entering(values, last, others, np.arange(points), 1000, k)
+    draw_from = np.random.default_rng(seed)
+    offsets, visits = offsets_of(draw_from, count, 3), visits_of(draw_from, points, 3, 2)
+    cell_of = np.repeat(np.arange(3, dtype=np.uint32), np.diff(offsets))
+    everyone = entering(values, last, others, 1000, k)[0]
+    visitors = entering(values, last, others, 1000, k, cell_of, Visitors.of(visits, 3))[0]
     scores = naive_similarities(values, others)
     for row in range(count):
         order = np.lexsort((np.arange(points), -scores[row]))
-        expected = [1000 + int(point) for point in order if scores[row, point] > last[row]][:k]
-        assert [int(node) for node in neighbors[row] if node != NONE] == expected
+        near = [int(point) for point in order if scores[row, point] > last[row]]
+        assert [int(node) for node in everyone[row] if node != NONE] == [1000 + point for point in near][:k]
+        of_cell = [point for point in near if cell_of[row] in visits[point]]
+        assert [int(node) for node in visitors[row] if node != NONE] == [1000 + point for point in of_cell][:k]
 
 
 def make_cells(values: NDArray[np.float32]) -> tuple[Cells, NDArray[np.uint32]]:
     """Values in cell order, in cells of about CELL_ROWS, with their exact neighbours."""
     quantizer = partition.train(values, 0)
-    cells = partition.cut_large(partition.assign_all(values, quantizer, 2, lambda _: None))
-    order = np.argsort(cells, kind="stable")
+    assigned = partition.assign_all(values, quantizer, 2, lambda _: None)
+    order, offsets = by_cell(partition.cut_large(assigned))
+    kept = assigned[order[offsets[:-1]]]
+    used = Quantizer(quantizer.coarse, quantizer.centroids[kept], np.searchsorted(kept, quantizer.children))
+    cell_of = np.repeat(np.arange(len(kept), dtype=np.uint32), np.diff(offsets))
     ordered = values[order]
-    means = np.stack([ordered[cells[order] == cell].mean(axis=0) for cell in range(cells.max() + 1)])
-    forest = Forest((Tree.of(cells[order]),))
-    return Cells(ordered, order.astype(np.uint32), means, forest), search_flat(ordered, ordered, 10)[0]
+    return Cells(ordered, order, cell_of, offsets, used), search_flat(ordered, ordered, 10)[0]
 
 
 @pytest.fixture
 def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "CELL_ROWS", 40)
+    monkeypatch.setattr(partition, "CELL_ROWS", 20)
 
 
 @pytest.mark.usefixtures("small_cells")
@@ -212,7 +242,7 @@ def test_probing_finds_neighbours_of_points_that_are_not_in_the_background() -> 
     found, _ = search_cells(queries, cells, lists, 8, 10)
     shares = [len(np.intersect1d(a, b)) / 10 for a, b in zip(found, truth, strict=True)]
     assert np.mean(shares) > 0.95
-    every, _ = search_cells(queries, cells, lists, len(cells.centroids), 10)
+    every, _ = search_cells(queries, cells, lists, cells.count, 10)
     np.testing.assert_array_equal(every, truth)
 
 
@@ -261,7 +291,7 @@ def test_large_cells_are_cut_and_stay_in_order(cells: list[int], rows_per_cell: 
 def test_rows_that_are_all_alike_are_cut_into_cells() -> None:
     values = np.tile(clustered(1), (5000, 1))
     cells = partition.cut_large(partition.assign_all(values, partition.train(values, 0), 2, lambda _: None))
-    assert np.bincount(cells).max() <= 2000
+    assert np.bincount(cells).max() <= 4 * partition.CELL_ROWS
 
 
 def test_near_cells_are_near_in_the_order() -> None:
@@ -280,12 +310,28 @@ def test_the_truth_that_recall_is_measured_against_is_exact(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("small_cells")
-def test_nearest_cells_are_the_same_however_many_points_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells, _ = make_cells(clustered(2000))
-    points = clustered(100, seed=5)
-    monkeypatch.setattr("mmdiff.knn.search.outside.SCORES_AT_ONCE", 7 * len(cells.centroids))
-    expected = naive_neighbors(points, cells.centroids, 6)
-    np.testing.assert_array_equal(np.sort(nearest_cells(points, cells, 6), axis=1), np.sort(expected, axis=1))
+def test_a_trial_on_a_few_rows_has_the_recall_of_a_search_of_all() -> None:
+    cells, _ = make_cells(clustered(3000))
+    sample, every = draw(cells.vectors, 10, 200, 0), np.arange(3000)
+    trial = Trial(cells, sample, 10)
+    for visits in (2, 5):
+        visited = cells.visits_of(every, visits)
+        lists = cells.search(cells.vectors, visited, 10)
+        first = trial.visiting(visits)
+        assert first.recall == pytest.approx(sample.recall(lists[1][sample.rows]).value, abs=1e-9)
+        refined = cells.refine(cells.vectors, lists, lists[0], visited)
+        second = trial.with_pass(first)
+        assert second.recall == pytest.approx(sample.recall(refined[1][sample.rows]).value, abs=1e-9)
+        assert second.recall > first.recall
+        assert second.pairs > first.pairs
+
+
+@pytest.mark.usefixtures("small_cells")
+def test_every_node_visits_its_own_cell_first_and_no_cell_twice() -> None:
+    cells, _ = make_cells(clustered(3000))
+    visited = cells.visits_of(np.arange(3000), 6)
+    np.testing.assert_array_equal(visited[:, 0], cells.cell_of)
+    assert all(len(set(row.tolist())) == 6 for row in visited)
 
 
 def test_recall_counts_equals_as_equal_and_has_an_interval() -> None:

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import mmdiff
 from mmdiff.cli import app
-from mmdiff.knn.choice import Costs, Prediction, predict
 from mmdiff.knn.targets import reached, with_reached
 from tests.support.stores import tree
 
@@ -36,8 +33,8 @@ def run(store: mmdiff.Store, *words: str) -> Any:
 
 @pytest.fixture
 def missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> mmdiff.Store:
-    """A store of noise whose neighbours were searched in cells, with few partitions and without passes."""
-    monkeypatch.setattr("mmdiff.knn.cells.order.MOST", 3)
+    """A store of noise whose neighbours were searched in few cells and without passes."""
+    monkeypatch.setattr("mmdiff.knn.choice._VISITS", (2, 51))
     monkeypatch.setattr("mmdiff.knn.background.MOST_PASSES", 0)
     store = stored(tmp_path, noise(3000, 64))
     store.build_graph(k=10, index="cells")
@@ -47,9 +44,8 @@ def missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> mmdiff.Store:
 def test_exact_search_is_chosen_for_noise_and_reaches_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmdiff.building.stage.FLAT", 0)
     made = stored(tmp_path, noise(3000, 64)).build_graph(k=10)
-    assert made["models/cells"]["facts"]["tuning"]["exact"]
-    assert made["models/cells"]["facts"]["partitions"] == 1
     facts = made["knn/BB"]["facts"]
+    assert facts["tuning"]["exact"]
     assert (facts["exact"], facts["recall"], facts["reached"]) == (True, 1.0, True)
     assert made["knn/BB"]["warnings"] == []
 
@@ -59,8 +55,8 @@ def test_cells_are_chosen_where_they_are_cheaper(tmp_path: Path, monkeypatch: py
     draw = np.random.default_rng(1)
     rows = draw.normal(size=(60, 12))[draw.integers(0, 60, 16_000)] + 0.2 * draw.normal(size=(16_000, 12))
     made = stored(tmp_path, rows.astype(np.float32)).build_graph(k=5, recall=0.9)
-    assert not made["models/cells"]["facts"]["tuning"]["exact"]
     facts = made["knn/BB"]["facts"]
+    assert not facts["tuning"]["exact"]
     assert (facts["exact"], facts["reached"]) == (False, True)
 
 
@@ -100,7 +96,7 @@ def test_missed_target_is_in_the_report(missed: mmdiff.Store, tmp_path: Path) ->
 
 
 def test_missed_target_of_arrays_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmdiff.knn.cells.order.MOST", 3)
+    monkeypatch.setattr("mmdiff.knn.choice._VISITS", (2, 51))
     monkeypatch.setattr("mmdiff.knn.background.MOST_PASSES", 0)
     with pytest.warns(RuntimeWarning, match=r"a recall of 0\.\d+ was reached, but 0\.950 was asked for"):
         mmdiff.knn_graph(noise(3000, 64), k=10, index="cells")
@@ -123,29 +119,3 @@ def test_target_within_the_interval_of_the_measurement_is_reached() -> None:
     assert not with_reached({"recall": 0.9, "high": 0.91}, 0.95)["reached"]
     assert not reached({"recall": 0.9}, 0.95)
     assert not reached({"recall": 1.0, "reached": False}, 0.95)
-
-
-def test_misses_that_decrease_slowly_predict_that_cells_fall_short() -> None:
-    costs = Costs(50_000, 30, 500)
-    slow = predict(costs, [0.10, 0.13, 0.16], 3, 0.96, 16, 5)
-    assert slow is not None
-    assert not slow.reaches
-    assert costs.prefers_exact(slow)
-    assert not Costs(10**8, 30, 500).prefers_exact(slow)
-
-
-def test_misses_that_decrease_quickly_predict_cells() -> None:
-    costs = Costs(1_000_000, 30, 500)
-    quick = predict(costs, [0.8, 0.88, 0.93], 3, 0.96, 16, 5)
-    assert quick is not None
-    assert quick.reaches
-    assert not costs.prefers_exact(quick)
-    assert predict(costs, [0.8, 0.88], 3, 0.96, 16, 5) is None
-    assert predict(costs, [0.97], 3, 0.96, 16, 5) == Prediction(costs.by_cells(3, 1), True)
-
-
-@given(recalls=st.lists(st.floats(0, 1), min_size=1, max_size=14), target=st.floats(0.001, 1), rows=st.integers(1, 10**9))
-def test_any_recalls_give_a_finite_prediction(recalls: list[float], target: float, rows: int) -> None:
-    found = predict(Costs(rows, 30, 500), recalls, 3, target, 16, 5)
-    assert found is None or 0 < found.pairs < 1e9
-    assert found is not None or len(recalls) < 3

@@ -1,4 +1,4 @@
-"""Resources: commands under limits on files and memory, on full and read-only disks, without rights, HOME or stdout.
+"""Resources: commands under limits on files and memory, on full and read-only disks, without rights, HOME, stdout or stderr.
 
 Every command succeeds or ends with one sentence and a documented exit code, never with a traceback. The store stays intact, and
 the same command succeeds once the resource is there again.
@@ -131,6 +131,18 @@ def close(*descriptors: int) -> Callable[[], None]:
     return closing
 
 
+def broken_pipe(descriptor: int) -> Callable[[], None]:
+    """Makes a stream a pipe that has no reader, as after `| head -1`."""
+
+    def breaking() -> None:
+        reading, writing = os.pipe()
+        os.dup2(writing, descriptor)
+        os.close(reading)
+        os.close(writing)
+
+    return breaking
+
+
 @contextmanager
 def small_disk(place: Place, size: int) -> Iterator[None]:
     """Moves the store to a tmpfs of a size beyond what the store has already."""
@@ -255,6 +267,8 @@ def cases(small: bool) -> Iterator[Case]:
     for condition, closing in streams.items():
         for command in some(everything, ["inspect"]):
             yield Case(f"{condition} closed", command, closing)
+    for command in some(everything, ["diffuse"]):
+        yield Case("stderr into a broken pipe", command, broken_pipe(2), succeeds=True)
     for condition, shell in (("into head", "| head -1"), ("into true", "| true"), ("into /dev/full", "> /dev/full")):
         for command in some(everything, ["inspect rows"]):
             yield Case(condition, command, shell=shell)
@@ -271,11 +285,14 @@ def run_case(case: Case, original: Path, scratch: Path) -> str:
     shutil.copytree(original, folder, symlinks=True)
     folder.chmod(0o755)
     place = Place(folder)
+    before = _named(place)
     with ExitStack() as stack:
         if case.around is not None:
             stack.enter_context(case.around(place))
         code, told = execute(case, place)
     wrong = judge(case, code, told)
+    if not wrong and code == 0 and case.command in MAKING and _named(place) == before:
+        wrong = "exit code 0, but nothing was made"
     left = problems(Store.open(place.store)) if not wrong else []
     if left:
         wrong = f"the store is damaged: {left[0]}"
@@ -285,6 +302,11 @@ def run_case(case: Case, original: Path, scratch: Path) -> str:
             wrong = f"the same command fails afterwards: {again.stderr[-300:]}"
     shutil.rmtree(folder)
     return wrong
+
+
+def _named(place: Place) -> dict[Path, Path]:
+    """The names of the store, with the objects that they lead to."""
+    return {link: link.readlink() for link in place.store.glob("*/*") if link.is_symlink()}
 
 
 def execute(case: Case, place: Place) -> tuple[int, str]:

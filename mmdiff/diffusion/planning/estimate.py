@@ -26,10 +26,10 @@ from mmdiff.diffusion.schedule import Form, frontier_cost
 from mmdiff.diffusion.stage import Prepared, Request, prepare
 from mmdiff.diffusion.variant import SINKHORN_ROUNDS
 from mmdiff.doctor.disk import measure
-from mmdiff.formats.storage.seam import free_bytes
+from mmdiff.formats.storage import seam
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
-from mmdiff.runtime.find_or_make import refuse_full_disk
+from mmdiff.runtime.find_or_make import notes_on_disk
 
 # The matrix that products are timed on, and the number of blocks.
 _CALIBRATION_BYTES = 512 << 20
@@ -55,7 +55,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run, in bytes and seconds. `memory` is an upper bound of the anonymous memory."""
+    """The plan of a run, in bytes and seconds, with notes for the user. `memory` is an upper bound of the anonymous memory."""
 
     cols_per_batch: int
     batches: int
@@ -66,6 +66,7 @@ class Plan:
     artifact: int
     disk_free: int
     seconds: float
+    notes: list[str]
     steps: list[Planned]
 
     def summary(self) -> Json:
@@ -73,11 +74,10 @@ class Plan:
 
 
 def plan_diffuse(path: Path, request: Request) -> Plan:
-    """The plan of a run; refused where the run would be."""
+    """The plan of a run; refused where the memory is too little for any."""
     store = Store.open(path)
     prepared = prepare(store, request)
     needs, problem, variant = prepared.needs, prepared.problem, prepared.variant
-    refuse_full_disk(path, f"scores/{request.name}", needs.disk)
     memory = needs.memory
     with Stream(problem.graph) as stream:
         diffusion = prepared.diffusion(stream)
@@ -97,8 +97,9 @@ def plan_diffuse(path: Path, request: Request) -> Plan:
         memory_limit=request.memory,
         scratch=needs.parts + (needs.states if saved or variant.coupled or needs.spills else 0),
         artifact=needs.artifact,
-        disk_free=free_bytes(path),
+        disk_free=seam.free_bytes(path),
         seconds=round(seconds, 1),
+        notes=notes_on_disk(path, "this run", needs.disk),
         steps=steps,
     )
 
