@@ -60,8 +60,8 @@ Checks = Literal["touched", "all", "none"]
 
 CHECKS: tuple[Checks, ...] = ("touched", "all", "none")
 
-# Rows whose indices are checked at a time.
-_CHECKED_ROWS = 1 << 16
+# Bytes of indices that are checked at a time; the masks of the check take up to as much again.
+_CHECKED_BYTES = 1 << 20
 
 _LONGEST_NAME = 200
 _ARTIFACT_NAME = re.compile(rf"({'|'.join(NAMESPACES)})/[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -168,14 +168,17 @@ class Artifact:
     def index_array(self, array: str, below: int, none: int | None = None) -> NDArray[Any]:
         """An array of indices, each of them checked to be at least 0 and less than `below`, or to be `none`."""
         values = self.array(array)
-        for start in range(0, len(values), _CHECKED_ROWS):
-            block = values[start : start + _CHECKED_ROWS]
+        step = max(1, _CHECKED_BYTES * len(values) // max(1, values.nbytes))
+        for start in range(0, len(values), step):
+            block = values[start : start + step]
             wrong = (block < 0) | (block >= below)
             if none is not None:
                 wrong &= block != none
             if wrong.any():
-                row = start + int(np.argmax(wrong.reshape(len(block), -1).any(axis=1)))
-                raise Damaged(f"{self.name}, array {array}, row {row}: {values[row]} is not below {below}. {self.remedy}")
+                place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+                also = "" if none is None else f", nor {none}"
+                problem = f"row {start + int(place[0])}: {block[place]} is not from 0 to {below - 1}{also}"
+                raise Damaged(f"{self.name}, array {array}, {problem}. {self.remedy}")
         return values
 
     def strings(self, column: str) -> Strings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadResult
+from mmdiff.formats.errors import BadResult, Damaged
+from mmdiff.formats.store.manifest import Recipe
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.forest import Forest, Tree, by_cell
@@ -22,6 +24,7 @@ from mmdiff.knn.search.refine import refine
 from mmdiff.knn.search.topk import merge, settle_candidates
 from mmdiff.knn.search.visits import search_visited
 from tests.support.naive_knn import naive_neighbors, naive_pieces, naive_refine, naive_similarities
+from tests.support.stores import publish
 
 sizes = st.integers(1, 60)
 widths = st.sampled_from([1, 2, 3, 8, 17])
@@ -186,6 +189,32 @@ def test_points_enter_a_list_when_they_are_nearer_than_its_last(
         order = np.lexsort((np.arange(points), -scores[row]))
         expected = [1000 + int(point) for point in order if scores[row, point] > last[row]][:k]
         assert [int(node) for node in neighbors[row] if node != NONE] == expected
+
+
+CENTROIDS = {"too many": (3, 4), "of every partition": (4, 4), "too few": (1, 4), "too narrow": (2, 3), "too wide": (2, 5)}
+
+
+@pytest.mark.parametrize("what", CENTROIDS)
+def test_forged_centroids_are_refused(quick_folder: Path, what: str) -> None:
+    """Two partitions of six rows into two cells each."""
+    every, cell_of = np.arange(6, dtype=np.uint32), np.array([0, 0, 0, 1, 1, 1], np.uint32)
+    arrays = {
+        "vectors": np.eye(6, 4, dtype=np.float32),
+        "order": every,
+        "members": np.tile(every, 2),
+        "cell_of": np.concatenate([cell_of, cell_of + np.uint32(2)]),
+        "offsets": np.array([0, 3, 6, 9, 12]),
+        "centroids": np.zeros((2, 4), np.float32),
+    }
+    parameters: Any = {"k": 2, "recall": 0.9, "seed": 0, "cell_rows": 3}
+    of = Recipe("cells", 1, parameters, {})
+    facts: Any = {"cells": 2, "partitions": 2}
+    Cells.of(publish(quick_folder / "good", "models/cells", arrays, of, facts))
+    forged = arrays | {"centroids": np.zeros(CENTROIDS[what], np.float32)}
+    for number, cells in enumerate((2, CENTROIDS[what][0])):
+        artifact = publish(quick_folder / f"bad{number}", "models/cells", forged, of, {"cells": cells, "partitions": 2})
+        with pytest.raises(Damaged, match=r"models/cells, array centroids: .* not one for each cell"):
+            Cells.of(artifact)
 
 
 def make_cells(values: NDArray[np.float32]) -> tuple[Cells, NDArray[np.uint32]]:

@@ -51,7 +51,7 @@ class Cells:
     @classmethod
     def of(cls, artifact: Artifact) -> Cells:
         """The cells of an artifact, with all that kernels index with checked."""
-        vectors, offsets = artifact.array("vectors"), artifact.array("offsets")
+        vectors, offsets, centroids = (artifact.array(name) for name in ("vectors", "offsets", "centroids"))
         rows, entries = len(vectors), artifact.spec("members").shape[0]
         if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != entries or np.any(offsets[1:] < offsets[:-1]):
             raise Damaged(f"{artifact.name}, array offsets: the cells do not follow each other. {artifact.remedy}")
@@ -59,7 +59,15 @@ class Cells:
         cell_of = artifact.index_array("cell_of", below=len(offsets) - 1)
         if len(order) != rows or len(cell_of) != entries or entries % max(1, rows):
             raise Damaged(f"{artifact.name}: its arrays do not fit each other. {artifact.remedy}")
-        return cls(vectors, order, artifact.array("centroids"), Forest.of(cell_of, members, offsets, rows))
+        cells = len(centroids)
+        # The cells of the first partition end with the last row.
+        fitting = centroids.shape == (artifact.manifest.facts.get("cells"), *vectors.shape[1:])
+        if not fitting or not 0 < cells < len(offsets) or offsets[cells] != rows:
+            raise Damaged(
+                f"{artifact.name}, array centroids: shape {centroids.shape}, not one for each cell of the first partition. "
+                f"{artifact.remedy}"
+            )
+        return cls(vectors, order, centroids, Forest.of(cell_of, members, offsets, rows))
 
 
 def recipe(background: Artifact, k: int, recall: float | None, seed: int, *, always: bool = False) -> Recipe:
