@@ -175,6 +175,14 @@ def test_report_whose_lines_are_no_lines_is_not_described(quick_folder: Path) ->
         mmdiff.open(quick_folder / "store").inspect("reports/x")
 
 
+@pytest.mark.parametrize("change", [replaced(kind="K" * 10**6), lambda document: document["arrays"].update({"X" * 10**6: {}})])
+def test_names_that_fill_the_screen_are_shortened(store: Store, change: Change) -> None:
+    text = (store.open_artifact(BACKGROUND).folder / "zarr.json").read_bytes()
+    with pytest.raises(Corrupt, match=r"is not a (kind of artifact|name for an array)") as refused:
+        Manifest.parse(forged(text, change), BACKGROUND)
+    assert len(str(refused.value)) < 300
+
+
 def test_figures_that_are_not_finite_are_not_recorded() -> None:
     with pytest.raises(
         BadResult, match=r"^the record of the run: values that are not finite\. An input has some; find it with"
