@@ -172,7 +172,7 @@ def finite_figures(what: str) -> Iterator[None]:
 def parse_run(text: bytes, where: str) -> Json:
     found = attributes(text, where)
     run = found.get("run")
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         if isinstance(run, dict) and found.get("digest") == _digest(run) and run_json(run) == text and _is_run(run):
             nested = {"witness": Record.of(run["witness"], where)} if "witness" in run else {}
             return Record.of({**run, **nested}, where)
