@@ -7,14 +7,15 @@ memory stays bounded. `docs/formats.md` specifies what is checked.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.store.kinds import Finding
+from mmdiff.formats.errors import UnreadableSource, shortened
+from mmdiff.formats.store.kinds import NUMBER, Finding
 from mmdiff.formats.store.store import Artifact
 
 # Values that are checked at a time.
@@ -35,8 +36,9 @@ _ACCURACIES = ("top1", "top5", "novel_top1", "novel_top5")
 # Marks a missing neighbour in a list, and the bits of a graph index that are the column.
 _NONE, _COLUMN = 0xFFFFFFFF, 0x7FFFFFFF
 
-# Bytes of a value, by the dtypes of safetensors that are accepted.
+# Bytes of a value, by the dtypes of safetensors that are accepted, and bounds of a shape.
 _TENSOR_BYTES = {"F32": 4, "I64": 8}
+_MOST_DIMENSIONS, _MOST_LENGTH = 8, 1 << 47
 
 
 def check_descriptors(artifact: Artifact) -> Iterator[Finding]:
@@ -102,7 +104,7 @@ def check_knn(artifact: Artifact) -> Iterator[Finding]:
         yield "similarities", f"of shape {artifact.spec('similarities').shape} for neighbors of shape {shape}"
         return
     nodes = artifact.manifest.facts.get("nodes")
-    if not isinstance(nodes, int):
+    if type(nodes) is not int:
         yield "neighbors", "the manifest does not say how many nodes there are"
         return
     similarities = artifact.array("similarities")
@@ -140,10 +142,10 @@ def check_graph(artifact: Artifact) -> Iterator[Finding]:
 def _check_roles(artifact: Artifact, nodes: int) -> Iterator[Finding]:
     """The nodes are those of the three roles; the order is that of the background."""
     counts = [artifact.manifest.facts.get(role) for role in ("background", "seeds", "test")]
-    numbers = [count for count in counts if isinstance(count, int)]
+    numbers = [count for count in counts if type(count) is int]
     if len(numbers) == len(counts) and (min(numbers) < 0 or sum(numbers) != nodes):
         yield "scale", f"{nodes} nodes, where the manifest says {' + '.join(map(str, numbers))}"
-    if "order" in artifact and isinstance(counts[0], int) and artifact.spec("order").shape[0] != counts[0]:
+    if "order" in artifact and type(counts[0]) is int and artifact.spec("order").shape[0] != counts[0]:
         yield "order", f"{artifact.spec('order').shape[0]} entries for {counts[0]} rows of the background"
 
 
@@ -155,12 +157,12 @@ def check_scores(artifact: Artifact) -> Iterator[Finding]:
     yield from _check_strings(artifact, "class_names", classes)
     yield from _check_facts(artifact, "class_numbers", classes=classes)
     iterations, method = (artifact.manifest.parameters.get(name) for name in ("iterations", "method"))
-    if type(iterations) is not int and method == "diffusion":
+    if type(iterations) is not int and (method == "diffusion" or "column_sums" in artifact):
         yield "scores", "the manifest does not say how many iterations there are"
         return
     for name, expected in (
         ("scores", (len(planes), artifact.manifest.facts.get("tests"), classes)),
-        ("column_sums", ((iterations or 0) + 1, classes)),
+        ("column_sums", (iterations + 1, classes) if type(iterations) is int else None),
         ("top_scores", artifact.spec("top_classes").shape if "top_classes" in artifact else None),
     ):
         if name in artifact and artifact.spec(name).shape != expected:
@@ -183,7 +185,10 @@ def check_logreg(artifact: Artifact) -> Iterator[Finding]:
     except UnreadableSource:
         found = {}
     if found != expected:
-        yield "safetensors", f"not a file of the tensors {', '.join(expected)} for {classes} classes and {width} values"
+        yield (
+            "safetensors",
+            f"not a file of the tensors {', '.join(expected)} for {classes} classes and {shortened(width)} values",
+        )
     elif not all(np.isfinite(_floats(data, name)).all() for name in ("weight", "bias")):
         yield "safetensors", "weights that are not finite"
 
@@ -199,7 +204,7 @@ def check_report(artifact: Artifact) -> Iterator[Finding]:
     if artifact.spec("keys").shape[0] != cells:
         yield "keys", f"{artifact.spec('keys').shape[0]} keys for {cells} cells"
     lines = artifact.manifest.facts.get("lines")
-    if not isinstance(lines, list) or not isinstance(draws, int):
+    if not isinstance(lines, list) or type(draws) is not int or draws < 1:
         yield "planes", "the manifest does not say which lines and draws there are"
         return
     for number, line in enumerate(lines if not wrong else ()):
@@ -217,11 +222,12 @@ def _is_line(line: Any) -> bool:
     """Whether a line of experiment results has the entries that readers rely on."""
     if not isinstance(line, dict) or any(type(line.get(key)) is not kind for key, kind in _LINE.items()):
         return False
-    lists = [line[what].get(accuracy) for what in ("mean", "std") for accuracy in _ACCURACIES]
+    lists = [line["planes"], *(line[what].get(accuracy) for what in ("mean", "std") for accuracy in _ACCURACIES)]
     return (
         0 <= line["plane"] < len(line["planes"])
         and line["first_cell"] >= 0
         and all(isinstance(values, list) and len(values) == len(line["planes"]) for values in lists)
+        and all(type(value) in NUMBER for values in lists for value in values)
     )
 
 
@@ -355,9 +361,11 @@ def _floats(data: bytes, name: str) -> NDArray[np.float32]:
 
 def _checked_tensor(entry: dict[str, Any], available: int) -> tuple[str, tuple[int, ...]]:
     dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-    size = _TENSOR_BYTES[dtype]
-    for n in shape:
-        size *= n
-    if not (0 <= start <= stop <= available and stop - start == size and all(n >= 0 for n in shape)):
+    # JSON has fractions, truth values and texts too; a text times a number would fill the memory.
+    if not all(type(n) is int for n in (*shape, start, stop)):
+        raise ValueError("a tensor whose shape or place is not of whole numbers")
+    if len(shape) > _MOST_DIMENSIONS or not all(0 <= n <= _MOST_LENGTH for n in shape):
+        raise ValueError("a tensor of an impossible shape")
+    if not (0 <= start <= stop <= available and stop - start == _TENSOR_BYTES[dtype] * math.prod(shape)):
         raise ValueError(f"a tensor of shape {shape} at {start} to {stop}")
     return dtype, shape

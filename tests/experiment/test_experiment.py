@@ -201,6 +201,12 @@ def test_killed_run_continues_to_identical_bytes(quick_folder: Path) -> None:
         ({"line": {"mean": 5}}, ["line 0: not a line of experiment results"]),
         ({"line": {"plane": 2}}, ["line 0: not a line of experiment results"]),
         ({"line": {"first_cell": -1}}, ["line 0: not a line of experiment results"]),
+        ({"line": {"first_cell": 10**30}}, [f"line 0: not 3 cells of 2 planes from cell {10**30} on"]),
+        ({"line": {"planes": [0, "1"]}}, ["line 0: not a line of experiment results"]),
+        (
+            {"line": {"std": {key: [0.0, "x"] for key in ("top1", "top5", "novel_top1", "novel_top5")}}},
+            ["line 0: not a line of experiment results"],
+        ),
         ({"planes": np.zeros((6, 5), np.int64)}, ["5 columns; expected 6"]),
         ({"offsets": np.array([0, 4, 3, 6])}, ["offsets go backwards at row 1"]),
         ({"offsets": np.array([0, 2, 4, 5])}, ["offsets do not run from 0 to 6"]),

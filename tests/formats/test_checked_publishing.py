@@ -153,6 +153,14 @@ def test_diffusion_that_does_not_say_its_iterations_is_found(quick_folder: Path)
     assert [problem.what for problem in found] == ["the manifest does not say how many iterations there are"]
 
 
+@pytest.mark.parametrize("iterations", ["5", 1.0, True, [1], None])
+def test_column_sums_of_iterations_that_are_no_number_are_found(quick_folder: Path, iterations: Any) -> None:
+    recipe = Recipe("scores", 1, {"method": "logreg", "iterations": iterations}, {})
+    publish(quick_folder / "store", SCORES, score_arrays(), recipe, SCORE_FACTS)
+    found = problems(Store.open(quick_folder / "store"))
+    assert [problem.what for problem in found] == ["the manifest does not say how many iterations there are"]
+
+
 def test_roles_that_do_not_add_up_to_the_nodes_are_found(quick_folder: Path) -> None:
     graph = {"indptr": np.array([0, 1, 2]), "indices": np.array([0, 1], np.uint32), "scale": np.ones(2, np.float32)}
     facts = {"nodes": 2, "edges": 2, "background": 1, "seeds": 2, "test": 0, "reciprocal": 1.0}
@@ -161,7 +169,9 @@ def test_roles_that_do_not_add_up_to_the_nodes_are_found(quick_folder: Path) -> 
     assert [problem.what for problem in found] == ["2 nodes, where the manifest says 1 + 2 + 0"]
 
 
-@pytest.mark.parametrize(("draws", "facts"), [(None, {"lines": []}), (2, {"lines": 5}), (2, {})])
+@pytest.mark.parametrize(
+    ("draws", "facts"), [(None, {"lines": []}), (2, {"lines": 5}), (2, {}), (-1, {"lines": []}), (True, {"lines": []})]
+)
 def test_report_that_does_not_say_its_lines_and_draws_is_found(quick_folder: Path, draws: int | None, facts: Json) -> None:
     arrays: Arrays = {
         "planes": np.zeros((0, checks._REPORT_COLUMNS), np.float32),
