@@ -34,7 +34,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.array_writer import ArrayWriter
-from mmdiff.formats.store.checked_files import changed_files, end_run
+from mmdiff.formats.store.checked_files import CheckedInputs
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -42,7 +42,6 @@ from mmdiff.formats.store.manifest import (
     Recipe,
     encode,
     finite_figures,
-    id_of,
     object_id,
     object_names,
     run_json,
@@ -209,6 +208,7 @@ class Publication:
 
     def __enter__(self) -> Self:
         _refuse_other_folders(self.store.path)
+        self._inputs = CheckedInputs(self.store.objects)
         try:
             self._add_lock(
                 seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: ", call("gc"), " is running."
@@ -239,7 +239,7 @@ class Publication:
             if error is None:
                 raise
         finally:
-            end_run()
+            self._inputs.end()
             self._release()
 
     def find(self, recipe: Recipe) -> Artifact | None:
@@ -254,6 +254,7 @@ class Publication:
 
     def draft(self, name: str, recipe: Recipe) -> Draft:
         """Starts an artifact, or continues the draft of an interrupted run with the same recipe."""
+        self._refuse_changed_inputs(recipe)
         self._drafts[name] = Draft(self._work(name), name, recipe)
         return self._drafts[name]
 
@@ -279,22 +280,26 @@ class Publication:
 
     def _refuse_changed_inputs(self, recipe: Recipe) -> None:
         """Raises Damaged if a file of an input has changed since it was checked: the draft may come of either state."""
-        ids = {entry["object"] for entry in recipe.inputs.values() if "object" in entry}
-        names = {folder.name for folder in _entries(self.store.objects) if id_of(folder.name) in ids}
-        for path in changed_files(self.store.objects.absolute(), names):
+        for path in self._changed_inputs(recipe):
             raise Damaged(f"{path}: changed while it was in use. Nothing that came of it is kept: run the same command again.")
+
+    def _changed_inputs(self, recipe: Recipe) -> Iterator[Path]:
+        return self._inputs.changed({entry["object"] for entry in recipe.inputs.values() if "object" in entry})
 
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
         """Whether the work folder of a name holds a draft that a later run can continue.
 
         A draft of bad input or with bad content is removed, since it cannot be continued, and so is one whose input was found
-        damaged: nothing that came of it is kept. A draft that this run did not open is left alone.
+        damaged or has changed: nothing that came of it is kept. A draft that this run did not open is left alone.
         """
         if name in self._done:
             return False
         if name not in self._drafts:
             return (self._work(name) / "object").exists()
-        return error is not None and not isinstance(error, InputError | BadResult | Damaged) and self._drafts[name].has_chunks
+        if error is None or isinstance(error, InputError | BadResult | Damaged):
+            return False
+        draft = self._drafts[name]
+        return draft.has_chunks and not any(self._changed_inputs(draft.recipe))
 
     def _work(self, name: str) -> Path:
         return self.store.work / name.replace("/", ".")

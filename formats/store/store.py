@@ -36,7 +36,7 @@ from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
 from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.storage.strings import Strings
-from mmdiff.formats.store.checked_files import Identity, identity_of, remember_checked, was_checked
+from mmdiff.formats.store.checked_files import Identity, identity_of, note_use, remember_checked, was_checked
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -151,9 +151,14 @@ class Artifact:
                     identities.append(identity_of(os.fstat(descriptor)))
                     if was_checked(files[chunk], identities[chunk], crc):
                         checked.add(chunk)
+                        note_use(files[chunk], identities[chunk])
                     yield descriptor
                 finally:
                     os.close(descriptor)
+
+        def remember(chunk: int) -> None:
+            remember_checked(files[chunk], identities[chunk], entry.crcs[chunk])
+            note_use(files[chunk], identities[chunk])
 
         origin = Origin(
             name=f"{self.name}, array {array}",
@@ -161,7 +166,7 @@ class Artifact:
             path=lambda chunk: files[chunk],
             crcs=None if self.checks == "none" else entry.crcs,
             checked=checked,
-            remember=lambda chunk: remember_checked(files[chunk], identities[chunk], entry.crcs[chunk]),
+            remember=remember,
         )
         return map_chunks(entry.spec, opened(), lambda chunk: open_chunk(folder, entry.spec, chunk, entry.crcs[chunk]), origin)
 
