@@ -226,12 +226,15 @@ class Publication:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
+            locked = self.names[: max(0, len(self._locks) - 1)]
+            useless = [name for name in locked if not self._worth_keeping(name, error)]
+            for name in useless:
+                self._invalidate(name)
             if isinstance(error, InputError):
                 for name, folder in self._unnamed.items():
                     seam.move_folder(folder, self._work(name) / "object")
-            for name in self.names[: max(0, len(self._locks) - 1)]:
-                if not self._worth_keeping(name, error):
-                    self._remove_work(name)
+            for name in useless:
+                self._remove_work(name)
             seam.remove_empty_folder(self.store.work)
             self._remove_unused_store()
         except OSError:
@@ -329,6 +332,15 @@ class Publication:
         for lock in reversed(self._locks):
             os.close(lock)
         self._locks.clear()
+
+    def _invalidate(self, name: str) -> None:
+        """Removes the recipe of a draft, for good: without it no run continues what may be left of the draft."""
+        note = self._work(name) / "recipe.json"
+        if note.exists():
+            # What fails here fails again when the rest is removed.
+            with suppress(OSError):
+                seam.remove_file(note)
+                seam.sync_folder(note.parent)
 
     def _remove_work(self, name: str) -> None:
         folder = self._work(name)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mmdiff.formats.errors import BadRow, Corrupt, DiskError, DiskFull
+from mmdiff.formats.errors import BadRow, Corrupt, Damaged, DiskError, DiskFull
+from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store, open_chunk
@@ -78,6 +79,34 @@ def test_failing_removal_of_a_draft_does_not_hide_the_error_before_it(
             publish_bad_rows()
     publish(quick_folder / "store", "models/x", {"x": values_for((10,), "int32")})
     assert not (quick_folder / "store" / "work").exists()
+
+
+def test_draft_of_damaged_input_that_cannot_be_removed_is_not_continued(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, values = ["models/x", "models/y"], values_for((10,), "int32")
+
+    def damaged_run() -> None:
+        with Publication(quick_folder / "store", names, "a test") as publication:
+            for name in names:
+                publication.draft(name, recipe()).array("x", (10,), "int32").fill(values)
+            raise Damaged("an input is damaged.")
+
+    def failing(folder: Any, *_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
+
+    synced: list[Path] = []
+    sync_folder = seam.sync_folder
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", failing)
+        patched.setattr(seam, "sync_folder", lambda folder: (sync_folder(folder), synced.append(folder)))
+        with pytest.raises(Damaged, match="an input is damaged"):
+            damaged_run()
+    work = quick_folder / "store" / "work"
+    assert synced[-2:] == [work / "models.x", work / "models.y"], "a power cut may bring the drafts back"
+    with Publication(quick_folder / "store", names, "a test") as publication:
+        for name in names:
+            assert publication.draft(name, recipe()).array("x", (10,), "int32").missing == [0]
 
 
 def test_failing_removal_of_a_draft_is_told_where_nothing_else_failed(
