@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -105,6 +107,12 @@ KEYS: list[Any] = [
     np.arange(ROWS) % 900 == 0,
     (np.array([3, 4]), 1),
     (slice(None), [0, 2]),
+    True,
+    np.True_,
+    (True, 5),
+    np.int8(127),
+    np.int16(-1),
+    (np.int8(127), np.uint8(3)),
 ]
 
 
@@ -176,6 +184,57 @@ def test_every_way_to_a_damaged_chunk_is_refused(artifact: Artifact, array: str)
             way()
     trusted = artifact.checked("none")
     assert trusted.array(array).shape == artifact.spec(array).shape
+
+
+def test_a_row_number_that_is_the_largest_of_its_type_is_checked(quick_folder: Path) -> None:
+    with chunks_of(4096):
+        artifact = publish(quick_folder / "store", "models/x", {"vector": values_for((40_000,), "uint8")})
+    for row in (np.int8(127), np.uint8(255), np.int16(32_767)):
+        array = artifact["vector"]
+        assert array[row] == values_for((40_000,), "uint8")[row]
+        assert len(unchecked(array)) == artifact.spec("vector").chunks - 1
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))], ids=["deepcopy", "pickle"])
+def test_a_copy_of_a_mapped_array_is_an_array_of_checked_values(artifact: Artifact, copied: Callable[[Any], Any]) -> None:
+    found = copied({"x": artifact["matrix"]})["x"]
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, values_for((ROWS, WIDTH), "float32"))
+    assert found.flags.writeable
+    damage(artifact, "matrix", 1)
+    with pytest.raises(Damaged):
+        copied({"x": artifact["matrix"]})
+
+
+def test_a_shallow_copy_of_a_mapped_array_is_mapped_too(artifact: Artifact) -> None:
+    found = copy.copy(artifact["matrix"])
+    assert isinstance(found, MappedArray)
+    assert unchecked(found)
+
+
+def test_a_mapped_array_is_not_written_to(artifact: Artifact) -> None:
+    array, plain = artifact["vector"], values_for((6000,), "int64")
+    ways: list[Callable[[], Any]] = [
+        lambda: array.__iadd__(1),
+        lambda: np.add(plain, 1, out=array),
+        lambda: np.divmod(plain, 7, out=(np.empty(6000, np.int64), array)),
+        lambda: np.add.reduce(plain, out=array),
+        lambda: np.add.at(array, [0], 1),
+    ]
+    for way in ways:
+        with pytest.raises(ValueError, match="read-only"):
+            way()
+    np.testing.assert_array_equal(array, plain)
+
+
+def test_a_mapped_array_selects_where_a_function_of_numpy_applies(artifact: Artifact) -> None:
+    chosen = publish(artifact.folder.parent.parent, "models/y", {"chosen": values_for((6000,), "uint8") % 2})["chosen"]
+    plain, where = values_for((6000,), "int64"), (values_for((6000,), "uint8") % 2).astype(bool)
+    expected = np.add(plain, 1, out=np.zeros(6000, np.int64), where=where)
+    with pytest.raises(TypeError, match="bool"):
+        np.add(plain, 1, out=np.zeros(6000, np.int64), where=chosen)
+    found = np.add(plain, 1, out=np.zeros(6000, np.int64), where=chosen == 1)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_verify_says_when_a_store_is_checked(artifact: Artifact) -> None:
