@@ -168,7 +168,14 @@ class Artifact:
             checked=checked,
             remember=remember,
         )
-        return map_chunks(entry.spec, opened(), lambda chunk: open_chunk(folder, entry.spec, chunk, entry.crcs[chunk]), origin)
+        def open_again(chunk: int) -> int:
+            descriptor = open_chunk(folder, entry.spec, chunk, entry.crcs[chunk])
+            if identity_of(os.fstat(descriptor)) != identities[chunk]:
+                os.close(descriptor)
+                raise Corrupt(f"{files[chunk]}: not the file that was mapped. {self.remedy}")
+            return descriptor
+
+        return map_chunks(entry.spec, opened(), open_again, origin)
 
     def index_array(self, array: str, below: int, none: int | None = None) -> NDArray[Any]:
         """An array of indices, each of them checked to be at least 0 and less than `below`, or to be `none`."""
