@@ -31,6 +31,9 @@ class ArrayWriter:
     crcs: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.folder.is_symlink():
+            # It would lead out of the store.
+            seam.remove_folder(self.folder)
         seam.make_folder(self.folder)
         for chunk in range(self.spec.chunks):
             crc = crc_of_complete_chunk(self._file(chunk), self.spec)

@@ -67,10 +67,10 @@ class Draft:
         self._object = folder / "object"
         described = {**recipe.to_json(), "draft": _DRAFT_VERSION}
         note = folder / "recipe.json"
-        if read_json(note) != json.loads(encode(described)):
+        if read_json(note) != json.loads(encode(described)) or self._object.is_symlink():
             if self.checkpoint.exists():
                 seam.remove_file(self.checkpoint)
-            if self._object.exists():
+            if os.path.lexists(self._object):
                 seam.remove_folder(self._object)
             seam.write_file(note, encode(described))
         seam.make_folder(self._object)
