@@ -22,6 +22,7 @@ from mmdiff.formats.errors import (
     BadResult,
     Corrupt,
     Damaged,
+    DiskError,
     DiskFull,
     InputError,
     Locked,
@@ -248,7 +249,7 @@ class Publication:
     def find(self, recipe: Recipe) -> Artifact | None:
         """An object made by the same recipe before, named or not, whose bytes are all intact."""
         for folder in sorted(self.store.objects.glob(f"{recipe.kind}-*")):
-            with suppress(Corrupt):
+            with suppress(Corrupt, DiskError):
                 artifact = self.store.open_object(f"objects/{folder.name}", folder.name)
                 same = artifact.manifest.follows(recipe) and artifact.run.get("witness") == recipe.source_fingerprints
                 if same and not any(problems_of_files(artifact)):

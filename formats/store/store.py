@@ -16,6 +16,7 @@ every byte.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -28,10 +29,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Damaged, Missing, Parameter, call, did_you_mean
+from mmdiff.formats.errors import (
+    FILE,
+    FOLDER,
+    BadOption,
+    Corrupt,
+    Damaged,
+    DiskError,
+    Missing,
+    Parameter,
+    StoreError,
+    call,
+    did_you_mean,
+)
 from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
+from mmdiff.formats.storage.disk_errors import disk_error
 from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
 from mmdiff.formats.storage.metadata import read_inside
@@ -59,6 +73,9 @@ Checks = Literal["touched", "all", "none"]
 """When the chunks of an artifact are checked: as they are touched, all of them when it is opened, or never."""
 
 CHECKS: tuple[Checks, ...] = ("touched", "all", "none")
+
+# The file is missing, or something else is in its place. Other errors say nothing about the file: making it again is no help.
+_NOT_THE_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EFBIG, errno.ENXIO)
 
 # Rows whose indices are checked at a time.
 _CHECKED_ROWS = 1 << 16
@@ -320,7 +337,7 @@ class Store:
         """The command that makes an artifact again, if its record can be read."""
         try:
             return f"Run again: {artifact.run['command']}"
-        except (Corrupt, KeyError):
+        except (Corrupt, DiskError, KeyError):
             return "Run again the command that made it."
 
 
@@ -356,11 +373,16 @@ def missing_artifact(name: str, store: str, names: Sequence[str], none: str) -> 
 
 
 def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
-    """Opens a chunk file; raises Corrupt unless its size and checksum bytes agree with the manifest."""
+    """Opens a chunk file; raises Corrupt unless its size and checksum bytes agree with the manifest.
+
+    Raises DiskError where the system refuses to open or read it.
+    """
     file = spec.chunk_file(chunk)
     try:
         descriptor = os.open(folder / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
+        if error.errno not in _NOT_THE_FILE:
+            raise _refused(error, folder / file) from error
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error.strerror})"
         raise Corrupt(f"chunk {file} {problem}.") from None
     problem = ""
@@ -373,7 +395,8 @@ def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
         elif os.pread(descriptor, TAIL_BYTES, spec.chunk_bytes) != tail(crc):
             problem = "is not the chunk that was published (another checksum)"
     except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
+        os.close(descriptor)
+        raise _refused(error, folder / file) from error
     if problem:
         os.close(descriptor)
         raise Corrupt(f"chunk {file} {problem}.")
@@ -395,4 +418,11 @@ def read_file(path: Path, where: str, root: Path) -> bytes:
     try:
         return read_inside(root, path)
     except OSError as error:
+        if error.errno not in _NOT_THE_FILE:
+            raise _refused(error, path) from error
         raise Corrupt(f"{where}: cannot read {path} ({error.strerror}). Rebuild the artifact.") from None
+
+
+def _refused(error: OSError, path: Path) -> StoreError:
+    """The error for a file that the system refuses to read."""
+    return disk_error(error, path, "read the file", "Then run this again.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mmdiff.formats.errors import BadRow, Corrupt, Damaged, DiskError, DiskFull
+from mmdiff.formats.errors import BadRow, Damaged, DiskError, DiskFull
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.publish import Publication
@@ -133,7 +133,7 @@ def test_chunk_whose_status_cannot_be_read_is_refused_and_closed(quick_folder: P
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", failing)
-        with pytest.raises(Corrupt, match=r"chunk c\.0 cannot be read \(Input/output error\)"):
+        with pytest.raises(DiskError, match=r"x/c\.0: cannot read the file \(Input/output error\)"):
             open_chunk(artifact.folder / "x", entry.spec, 0, entry.crcs[0])
     opened = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
     assert not [path for path in opened if path.startswith(str(quick_folder))]
