@@ -110,7 +110,7 @@ def _as_slices(key: Any) -> tuple[Any, ...] | None:
     parts = key if isinstance(key, tuple) else (key,)
     # True and False are masks, not numbers.
     if not all(
-        part is None or part is Ellipsis or isinstance(part, slice | int | np.integer) and not isinstance(part, bool)
+        part is None or part is Ellipsis or (isinstance(part, slice | int | np.integer) and not isinstance(part, bool))
         for part in parts
     ):
         return None

@@ -16,10 +16,8 @@ every byte.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,28 +27,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import (
-    FILE,
-    FOLDER,
-    BadOption,
-    Corrupt,
-    Damaged,
-    DiskError,
-    Missing,
-    Parameter,
-    StoreError,
-    call,
-    did_you_mean,
-)
-from mmdiff.formats.progress import Advance
+from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Damaged, DiskError, Missing, Parameter, call, did_you_mean
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
-from mmdiff.formats.storage.disk_errors import disk_error
 from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
-from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.checked_files import Identity, identity_of, note_use, remember_checked, was_checked
+from mmdiff.formats.store.files import open_chunk, read_file
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -73,9 +56,6 @@ Checks = Literal["touched", "all", "none"]
 """When the chunks of an artifact are checked: as they are touched, all of them when it is opened, or never."""
 
 CHECKS: tuple[Checks, ...] = ("touched", "all", "none")
-
-# The file is missing, or something else is in its place. Other errors say nothing about the file: making it again is no help.
-_NOT_THE_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EFBIG, errno.ENXIO)
 
 # Rows whose indices are checked at a time.
 _CHECKED_ROWS = 1 << 16
@@ -185,6 +165,7 @@ class Artifact:
             checked=checked,
             remember=remember,
         )
+
         def open_again(chunk: int) -> int:
             descriptor = open_chunk(folder, entry.spec, chunk, entry.crcs[chunk])
             if identity_of(os.fstat(descriptor)) != identities[chunk]:
@@ -370,59 +351,3 @@ def check_name(name: str, known: Callable[[], Iterable[str]] = tuple) -> str:
 def missing_artifact(name: str, store: str, names: Sequence[str], none: str) -> Missing:
     """The error for a name that a store does not have; `none` describes a store without names."""
     return Missing(f"{name}: not in the store {store}. {did_you_mean(name, names)}It holds: {', '.join(names) or none}.")
-
-
-def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
-    """Opens a chunk file; raises Corrupt unless its size and checksum bytes agree with the manifest.
-
-    Raises DiskError where the system refuses to open or read it.
-    """
-    file = spec.chunk_file(chunk)
-    try:
-        descriptor = os.open(folder / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno not in _NOT_THE_FILE:
-            raise _refused(error, folder / file) from error
-        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error.strerror})"
-        raise Corrupt(f"chunk {file} {problem}.") from None
-    problem = ""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            problem = "is not a regular file"
-        elif status.st_size != spec.file_bytes:
-            problem = f"has {status.st_size:,} bytes instead of {spec.file_bytes:,}"
-        elif os.pread(descriptor, TAIL_BYTES, spec.chunk_bytes) != tail(crc):
-            problem = "is not the chunk that was published (another checksum)"
-    except OSError as error:
-        os.close(descriptor)
-        raise _refused(error, folder / file) from error
-    if problem:
-        os.close(descriptor)
-        raise Corrupt(f"chunk {file} {problem}.")
-    return descriptor
-
-
-def check_content(descriptor: int, spec: ArraySpec, chunk: int, crc: int, advance: Advance = lambda _: None) -> None:
-    """Raises Corrupt unless the content of an open chunk file matches its checksum."""
-    try:
-        found = crc32c_of_file(descriptor, spec.chunk_bytes, advance)
-    except OSError as error:
-        raise Corrupt(f"chunk {spec.chunk_file(chunk)} cannot be read ({error.strerror}).") from None
-    if found != crc:
-        raise Corrupt(f"chunk {spec.chunk_file(chunk)} does not match its checksum.")
-
-
-def read_file(path: Path, where: str, root: Path) -> bytes:
-    """The bytes of a metadata file of the store at `root`; links are not followed."""
-    try:
-        return read_inside(root, path)
-    except OSError as error:
-        if error.errno not in _NOT_THE_FILE:
-            raise _refused(error, path) from error
-        raise Corrupt(f"{where}: cannot read {path} ({error.strerror}). Rebuild the artifact.") from None
-
-
-def _refused(error: OSError, path: Path) -> StoreError:
-    """The error for a file that the system refuses to read."""
-    return disk_error(error, path, "read the file", "Then run this again.")

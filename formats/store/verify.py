@@ -20,6 +20,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c_of_file, tail
 from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.store.checked_files import identity_of, remember_checked
+from mmdiff.formats.store.files import check_content, open_chunk
 from mmdiff.formats.store.kinds import Kinds, problems_of_content
 from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import (
@@ -28,9 +29,7 @@ from mmdiff.formats.store.store import (
     STORE_JSON,
     Artifact,
     Store,
-    check_content,
     is_name,
-    open_chunk,
 )
 
 _FOLDER, _LINK = "a folder", "a link"
@@ -78,7 +77,9 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
         try:
             artifact = store.open_artifact(name)
         except _UNUSABLE as error:
-            yield Problem(name, None, None, str(error), _remedy(error, "Remove the name and run again the command that made it."))
+            yield Problem(
+                name, None, None, str(error), _remedy(error, "Remove the name and run again the command that made it.")
+            )
             continue
         damaged = False
         for problem in problems_of_files(artifact, advance):

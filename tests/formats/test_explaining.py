@@ -13,8 +13,9 @@ import pytest
 from mmdiff.formats.errors import BadRow, Damaged, DiskError, DiskFull
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.disk_errors import explaining
+from mmdiff.formats.store.files import open_chunk
 from mmdiff.formats.store.publish import Publication
-from mmdiff.formats.store.store import Store, open_chunk
+from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import import_descriptors
 from tests.support.stores import Inputs, publish, recipe, values_for
 
@@ -97,9 +98,14 @@ def test_draft_of_damaged_input_that_cannot_be_removed_is_not_continued(
 
     synced: list[Path] = []
     sync_folder = seam.sync_folder
+
+    def noting(folder: Path) -> None:
+        sync_folder(folder)
+        synced.append(folder)
+
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", failing)
-        patched.setattr(seam, "sync_folder", lambda folder: (sync_folder(folder), synced.append(folder)))
+        patched.setattr(seam, "sync_folder", noting)
         with pytest.raises(Damaged, match="an input is damaged"):
             damaged_run()
     work = quick_folder / "store" / "work"

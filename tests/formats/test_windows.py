@@ -68,7 +68,7 @@ def test_a_window_is_not_read_from_a_file_that_took_the_place_of_the_checked_one
     assert opened is not None
     buffer = page_aligned((values.nbytes + PAGE_BYTES,), "uint8")
     with opened as windows:
-        os.replace(tmp_path / "copy", file)
+        (tmp_path / "copy").replace(file)
         assert windows.read(0, 5000, buffer) is None
     np.testing.assert_array_equal(values, expected)
 
