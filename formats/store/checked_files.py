@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from mmdiff.formats.errors import Damaged
 from mmdiff.formats.store.manifest import id_of
 
 Identity = tuple[int, int, int, int]
@@ -74,6 +75,11 @@ class CheckedInputs:
                     continue
                 if now[:2] == identity[:2] and now != identity:
                     yield path
+
+    def refuse_changed(self, ids: Collection[str] | None = None) -> None:
+        """Raises Damaged if a file has changed since it was checked: results may come of either state."""
+        for path in self.changed(ids):
+            raise Damaged(f"{path}: changed while it was in use. Nothing that came of it is kept: run the same command again.")
 
     def end(self) -> None:
         """Ends the run: the next one does not answer for its files."""

@@ -258,13 +258,13 @@ class Publication:
 
     def draft(self, name: str, recipe: Recipe) -> Draft:
         """Starts an artifact, or continues the draft of an interrupted run with the same recipe."""
-        self._refuse_changed_inputs(recipe)
+        self._inputs.refuse_changed(_input_ids(recipe))
         self._drafts[name] = Draft(self._work(name), name, recipe)
         return self._drafts[name]
 
     def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:
         """Makes a finished draft an object, without a name yet. `check` may refuse it."""
-        self._refuse_changed_inputs(draft.recipe)
+        self._inputs.refuse_changed(_input_ids(draft.recipe))
         self._make_groups(self.store.objects, self._work(draft.name))
         object_name = draft.publish(self.store, facts, {**run, "witness": draft.recipe.source_fingerprints}, check)
         self._unnamed[draft.name] = self.store.objects / object_name
@@ -282,14 +282,6 @@ class Publication:
             self._unnamed.pop(name, None)
             self._done.add(name)
 
-    def _refuse_changed_inputs(self, recipe: Recipe) -> None:
-        """Raises Damaged if a file of an input has changed since it was checked: the draft may come of either state."""
-        for path in self._changed_inputs(recipe):
-            raise Damaged(f"{path}: changed while it was in use. Nothing that came of it is kept: run the same command again.")
-
-    def _changed_inputs(self, recipe: Recipe) -> Iterator[Path]:
-        return self._inputs.changed({entry["object"] for entry in recipe.inputs.values() if "object" in entry})
-
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
         """Whether the work folder of a name holds a draft that a later run can continue.
 
@@ -303,7 +295,7 @@ class Publication:
         if error is None or isinstance(error, InputError | BadResult | Damaged):
             return False
         draft = self._drafts[name]
-        return draft.has_chunks and not any(self._changed_inputs(draft.recipe))
+        return draft.has_chunks and not any(self._inputs.changed(_input_ids(draft.recipe)))
 
     def _work(self, name: str) -> Path:
         return self.store.work / name.replace("/", ".")
@@ -366,6 +358,10 @@ def _refuse_other_folders(path: Path) -> None:
         raise BadOption(
             f"{path}: a folder with other files in it, not a store. Name a new folder with ", Parameter("store", FOLDER), "."
         )
+
+
+def _input_ids(recipe: Recipe) -> set[str]:
+    return {entry["object"] for entry in recipe.inputs.values() if "object" in entry}
 
 
 def _holder_of(lock: Path) -> str:
