@@ -27,10 +27,11 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.array_writer import ArrayWriter
+from mmdiff.formats.store.files import open_chunk
 from mmdiff.formats.store.layouts import require_sound
 from mmdiff.formats.store.manifest import Json, Recipe, parse_run
 from mmdiff.formats.store.publish import Publication
-from mmdiff.formats.store.store import Artifact, Store, is_name, open_chunk
+from mmdiff.formats.store.store import Artifact, Store, is_name
 
 # Chunks fetched in parallel, and the size of one request; their product is the memory needed.
 PARALLEL_DOWNLOADS = 8

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,15 +27,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Damaged, Missing, Parameter, call, did_you_mean
-from mmdiff.formats.progress import Advance
+from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Damaged, DiskError, Missing, Parameter, call, did_you_mean
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
 from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
-from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.storage.strings import Strings
-from mmdiff.formats.store.checked_files import Identity, identity_of, remember_checked, was_checked
+from mmdiff.formats.store.checked_files import Identity, identity_of, note_use, remember_checked, was_checked
+from mmdiff.formats.store.files import open_chunk, read_file
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -151,9 +148,14 @@ class Artifact:
                     identities.append(identity_of(os.fstat(descriptor)))
                     if was_checked(files[chunk], identities[chunk], crc):
                         checked.add(chunk)
+                        note_use(files[chunk], identities[chunk])
                     yield descriptor
                 finally:
                     os.close(descriptor)
+
+        def remember(chunk: int) -> None:
+            remember_checked(files[chunk], identities[chunk], entry.crcs[chunk])
+            note_use(files[chunk], identities[chunk])
 
         origin = Origin(
             name=f"{self.name}, array {array}",
@@ -161,9 +163,17 @@ class Artifact:
             path=lambda chunk: files[chunk],
             crcs=None if self.checks == "none" else entry.crcs,
             checked=checked,
-            remember=lambda chunk: remember_checked(files[chunk], identities[chunk], entry.crcs[chunk]),
+            remember=remember,
         )
-        return map_chunks(entry.spec, opened(), lambda chunk: open_chunk(folder, entry.spec, chunk, entry.crcs[chunk]), origin)
+
+        def open_again(chunk: int) -> int:
+            descriptor = open_chunk(folder, entry.spec, chunk, entry.crcs[chunk])
+            if identity_of(os.fstat(descriptor)) != identities[chunk]:
+                os.close(descriptor)
+                raise Corrupt(f"{files[chunk]}: not the file that was mapped. {self.remedy}")
+            return descriptor
+
+        return map_chunks(entry.spec, opened(), open_again, origin)
 
     def index_array(self, array: str, below: int, none: int | None = None) -> NDArray[Any]:
         """An array of indices, each of them checked to be at least 0 and less than `below`, or to be `none`."""
@@ -311,7 +321,7 @@ class Store:
         """The command that makes an artifact again, if its record can be read."""
         try:
             return f"Run again: {artifact.run['command']}"
-        except (Corrupt, KeyError):
+        except (Corrupt, DiskError, KeyError):
             return "Run again the command that made it."
 
 
@@ -344,46 +354,3 @@ def check_name(name: str, known: Callable[[], Iterable[str]] = tuple) -> str:
 def missing_artifact(name: str, store: str, names: Sequence[str], none: str) -> Missing:
     """The error for a name that a store does not have; `none` describes a store without names."""
     return Missing(f"{name}: not in the store {store}. {did_you_mean(name, names)}It holds: {', '.join(names) or none}.")
-
-
-def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
-    """Opens a chunk file; raises Corrupt unless its size and checksum bytes agree with the manifest."""
-    file = spec.chunk_file(chunk)
-    try:
-        descriptor = os.open(folder / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error.strerror})"
-        raise Corrupt(f"chunk {file} {problem}.") from None
-    problem = ""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            problem = "is not a regular file"
-        elif status.st_size != spec.file_bytes:
-            problem = f"has {status.st_size:,} bytes instead of {spec.file_bytes:,}"
-        elif os.pread(descriptor, TAIL_BYTES, spec.chunk_bytes) != tail(crc):
-            problem = "is not the chunk that was published (another checksum)"
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-    if problem:
-        os.close(descriptor)
-        raise Corrupt(f"chunk {file} {problem}.")
-    return descriptor
-
-
-def check_content(descriptor: int, spec: ArraySpec, chunk: int, crc: int, advance: Advance = lambda _: None) -> None:
-    """Raises Corrupt unless the content of an open chunk file matches its checksum."""
-    try:
-        found = crc32c_of_file(descriptor, spec.chunk_bytes, advance)
-    except OSError as error:
-        raise Corrupt(f"chunk {spec.chunk_file(chunk)} cannot be read ({error.strerror}).") from None
-    if found != crc:
-        raise Corrupt(f"chunk {spec.chunk_file(chunk)} does not match its checksum.")
-
-
-def read_file(path: Path, where: str, root: Path) -> bytes:
-    """The bytes of a metadata file of the store at `root`; links are not followed."""
-    try:
-        return read_inside(root, path)
-    except OSError as error:
-        raise Corrupt(f"{where}: cannot read {path} ({error.strerror}). Rebuild the artifact.") from None
