@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+from gc import freeze
 from typing import Annotated
 
 import typer
@@ -74,4 +76,6 @@ def options(
 def main() -> None:
     """The console script `mmdiff`."""
     show.open_closed_streams()
+    # Collecting the garbage of a process that ends would take a tenth of a second.
+    atexit.register(freeze)
     app()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.base import Matrix, Rows
 from mmdiff.formats.sources.rawfile import RawFile, pread_into
+from mmdiff.formats.storage.direct import page_aligned
 
 # numpy's own limit: the header is parsed as Python syntax, which is neither safe nor fast for megabytes.
 MAX_HEADER = 10_000
@@ -107,7 +108,8 @@ def read_rows(file: RawFile, header: NpyHeader, start: int, stop: int) -> NDArra
                 pread_into(fd, columns[j], header.data_start + (j * rows + start) * step, file.name)
         values = np.ascontiguousarray(columns.T)
     else:
-        values = np.empty((stop - start, *header.shape[1:]), header.dtype)
+        # Rows that an import stores as they are go to the disk from here, by direct I/O.
+        values = page_aligned((stop - start, *header.shape[1:]), header.dtype.str)
         file.read_into(values, header.data_start + start * width * step)
     if not header.dtype.isnative:
         values = values.byteswap(inplace=True).view(header.dtype.newbyteorder("="))

@@ -1,7 +1,8 @@
-"""Direct I/O (O_DIRECT): reading and writing arrays past the page cache, for data that is read once, soon after it is written.
+"""Direct I/O (O_DIRECT): reading and writing arrays past the page cache, for data that is moved once and in bulk.
 
-The page cache would copy each byte and evict other pages for it. Direct I/O moves whole pages between the disk and page-aligned
-memory. Partial pages, and file systems without direct I/O, use buffered I/O.
+The page cache would copy each byte and evict other pages for it, and allocating its pages can take longer than the disk. Direct
+I/O moves whole pages between the disk and page-aligned memory. Partial pages, and file systems without direct I/O, use buffered
+I/O.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ def page_aligned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     spare = _HUGE_PAGE_BYTES if size >= _HUGE_PAGE_BYTES else 1
-    memory = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        # As every other allocation: an OSError would read as the failure of a disk.
+        raise MemoryError(f"cannot allocate {size:,} bytes") from error
     with suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)

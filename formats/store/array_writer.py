@@ -43,7 +43,7 @@ class ArrayWriter:
         return [chunk for chunk in range(self.spec.chunks) if chunk not in self.crcs]
 
     def write(self, chunk: int, rows: NDArray[Any], cached: bool = True) -> None:
-        """Writes the rows of one chunk; with `cached=False` by direct I/O, for chunks that `read` reads back."""
+        """Writes the rows of one chunk; with `cached=False` by direct I/O, past the page cache."""
         pieces, crc = self.pieces(chunk, rows)
         seam.write_file(self._file(chunk), *pieces, cached=cached)
         self.crcs[chunk] = crc

@@ -289,8 +289,8 @@ def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: 
             projected = space.project(block, lambda row, low=low: rows.locate(low + row))  # type: ignore[misc]
             parts.append(_narrowed(projected, request.dtype, rows, low))
         if raw is not None and originals is not None:
-            raw.write(chunk, originals)
-        vectors.write(chunk, parts[0] if len(parts) == 1 else np.concatenate(parts))
+            raw.write(chunk, originals, cached=False)
+        vectors.write(chunk, parts[0] if len(parts) == 1 else np.concatenate(parts), cached=False)
         return stop - start
 
     todo = sorted({*vectors.missing, *(raw.missing if raw else ())})

@@ -23,8 +23,10 @@ sizes = st.one_of(st.integers(0, 3 * PAGE_BYTES), st.sampled_from([PAGE_BYTES, 6
 
 
 @settings(max_examples=40)
-@given(sizes=st.lists(sizes, max_size=4), shift=st.sampled_from([0, 1, 64]))
-def test_a_file_written_by_direct_io_is_the_same(quick_folder: Path, tmp_path: Path, sizes: list[int], shift: int) -> None:
+@given(sizes=st.lists(sizes, max_size=4), shift=st.sampled_from([0, 1, 64]), copied=st.sampled_from([PAGE_BYTES, 1 << 16]))
+def test_a_file_written_by_direct_io_is_the_same(
+    quick_folder: Path, tmp_path: Path, sizes: list[int], shift: int, copied: int
+) -> None:
     draw = np.random.default_rng(0)
     pieces = [np.zeros(8, np.uint8)]
     for size in sizes:
@@ -32,8 +34,27 @@ def test_a_file_written_by_direct_io_is_the_same(quick_folder: Path, tmp_path: P
         memory[:] = draw.integers(0, 256, size + shift)
         pieces.insert(0, memory[shift:])
     for folder in (quick_folder, tmp_path):
-        seam.write_file(folder / "file", *pieces, cached=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(seam, "_COPIED_BYTES", copied)
+            seam.write_file(folder / "file", *pieces, cached=False)
         assert (folder / "file").read_bytes() == b"".join(piece.tobytes() for piece in pieces)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_whole_pages_are_written_by_direct_io_wherever_they_lie_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
+    write, sizes = os.write, {True: 0, False: 0}
+
+    def counting(descriptor: int, data: memoryview) -> int:
+        sizes[bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)] += len(data)
+        return write(descriptor, data)
+
+    with (tmp_path / "probe").open("wb") as file:
+        possible = direct.enable_direct_io(file.fileno())
+    monkeypatch.setattr(os, "write", counting)
+    seam.write_file(tmp_path / "file", page_aligned((5 * PAGE_BYTES + 7 + shift,), "uint8")[shift:], cached=False)
+    assert sizes == ({True: 5 * PAGE_BYTES, False: 7} if possible else {True: 0, False: 5 * PAGE_BYTES + 7})
 
 
 @pytest.mark.parametrize(("size", "page"), [(0, PAGE_BYTES), (5, PAGE_BYTES), ((2 << 20) - 1, PAGE_BYTES), (5 << 20, 2 << 20)])
@@ -63,7 +84,7 @@ def test_chunks_are_read_as_they_were_written(tmp_path: Path, rows: int, shift: 
 def test_where_it_cannot_be_done_the_usual_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(2).integers(0, 256, 10_000).astype(np.uint8)
     for module in (seam, direct):
-        monkeypatch.setattr(module, "whole_pages", lambda view: view.nbytes)
+        monkeypatch.setattr(module, "whole_pages", lambda view: view.nbytes // PAGE_BYTES * PAGE_BYTES)
     seam.write_file(tmp_path / "file", values, cached=False)
     assert (tmp_path / "file").read_bytes() == values.tobytes()
     out = np.zeros_like(values)
