@@ -298,7 +298,7 @@ class Publication:
         return draft.has_chunks and not any(self._inputs.changed(_input_ids(draft.recipe)))
 
     def _work(self, name: str) -> Path:
-        return self.store.work / name.replace("/", ".")
+        return _work_folder(self.store, name)
 
     def _make_groups(self, namespace: Path, scratch: Path) -> None:
         """Writes the zarr group metadata of the store and of one of its folders."""
@@ -344,6 +344,29 @@ class Publication:
                 seam.remove_file(path)
         seam.remove_file(folder / "lock")
         seam.remove_empty_folder(folder)
+
+
+def drafted_bytes(store: Store, name: str) -> int:
+    """Bytes of the draft that an interrupted run has left. The next run continues it, or removes it first."""
+    draft = _work_folder(store, name) / "object"
+    return sum(path.lstat().st_size for path in draft.rglob("*") if path.is_file())
+
+
+def refuse_full_disk(path: Path, what: str, needed: int) -> None:
+    """Refuses work that needs more bytes than the disk of the store has free."""
+    free = seam.free_bytes(path)
+    if needed > free:
+        raise DiskFull(
+            f"{what}: about {needed:,} bytes of disk are needed, but the disk of {path} has {free:,} free. Make room (",
+            call("gc"),
+            " may help), or put the store on another disk with ",
+            Parameter("store", FOLDER),
+            ".",
+        )
+
+
+def _work_folder(store: Store, name: str) -> Path:
+    return store.work / name.replace("/", ".")
 
 
 def _refuse_other_folders(path: Path) -> None:

@@ -60,6 +60,14 @@ class Costs:
         return self.rows <= cells.pairs * (1.0 if cells.reaches else _WORTH)
 
 
+def possible_searches(rows: int, k: int, fewest: int, most: int, passes: int) -> tuple[str, ...]:
+    """The searches that a run may choose, before it knows any recall: no prediction lies outside the two that are compared."""
+    costs = Costs(rows, k, partition.CELL_ROWS)
+    if costs.prefers_exact(Prediction(costs.by_cells(fewest, 1), True)):
+        return ("flat",)
+    return ("cells", "flat") if costs.prefers_exact(Prediction(costs.by_cells(most, passes), False)) else ("cells",)
+
+
 def predict(costs: Costs, recalls: Sequence[float], first: int, target: float, most: int, passes: int) -> Prediction | None:
     """The cost of a search by cells, estimated from the recalls with `first`, `first` + 1, ... partitions, after one pass.
 

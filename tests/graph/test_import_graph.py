@@ -348,3 +348,24 @@ def test_graph_over_imported_descriptors_is_accepted(tmp_path: Path) -> None:
     np.save(tmp_path / "lists.npy", some_lists(600, 5, none=0, empty=0).neighbors.astype(np.int32))
     assert run(tmp_path, str(tmp_path / "lists.npy")).exit_code == 0
     assert Store.open(tmp_path / "store").names() == ["descriptors/background", "graph/W", "models/pca"]
+
+
+def test_lists_whose_graph_does_not_fit_the_disk_are_refused_before_it_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five edges of 4 bytes for each node, and 12 bytes. Entries that are missing or repeated take no room."""
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 50_000)
+    full, few = tmp_path / "full.npy", tmp_path / "few.npy"
+    rows = (np.arange(2000)[:, None] + np.arange(1, 6)) % 2000
+    np.save(full, rows)
+    refused = run(tmp_path, str(full))
+    assert refused.exit_code == 1
+    assert "graph/W: about 64,000 bytes of disk are needed" in refused.stderr
+    assert not (tmp_path / "store").exists()
+    distances = tmp_path / "distances.npy"
+    np.save(distances, np.ones((2000, 5), np.float32))
+    refused = run(tmp_path, str(full), "--distances", str(distances), "--edge-weights", "gaussian", "--sigma", "1")
+    assert "graph/W: about 104,000 bytes of disk are needed" in refused.stderr
+    np.save(few, np.where(np.arange(5) % 2, -1, rows[:, :1]))
+    accepted = run(tmp_path, str(few))
+    assert accepted.exit_code == 0, accepted.output

@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 
 import mmdiff
 from mmdiff.cli import app
-from mmdiff.knn.choice import Costs, Prediction, predict
+from mmdiff.knn.cells.order import FEWEST, MOST, MOST_PASSES
+from mmdiff.knn.cells.partition import CELL_ROWS
+from mmdiff.knn.choice import Costs, Prediction, possible_searches, predict
 from mmdiff.knn.targets import reached, with_reached
 from tests.support.stores import tree
 
@@ -149,3 +151,14 @@ def test_any_recalls_give_a_finite_prediction(recalls: list[float], target: floa
     found = predict(Costs(rows, 30, 500), recalls, 3, target, 16, 5)
     assert found is None or 0 < found.pairs < 1e9
     assert found is not None or len(recalls) < 3
+
+
+def test_searches_that_may_be_chosen_enclose_every_choice() -> None:
+    found = {rows: possible_searches(rows, 30, FEWEST, MOST, MOST_PASSES) for rows in (1000, 100_000, 10**8)}
+    assert found == {1000: ("flat",), 100_000: ("cells", "flat"), 10**8: ("cells",)}
+    for rows, searches in found.items():
+        costs = Costs(rows, 30, CELL_ROWS)
+        for recalls in ([0.99], [0.5], [0.5, 0.6], [0.5, 0.6, 0.7], [0.5, 0.5, 0.5], [0.3, 0.301, 0.302]):
+            predicted = predict(costs, recalls, FEWEST, 0.96, MOST, MOST_PASSES)
+            if predicted is not None:
+                assert ("flat" if costs.prefers_exact(predicted) else "cells") in searches
