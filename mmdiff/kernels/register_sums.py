@@ -20,9 +20,6 @@ from numpy.typing import NDArray
 
 from mmdiff.kernels.llvm import emit_prefetch
 
-AHEAD = 16
-"""Edges by which the prefetch of rows runs ahead, and entries that unpacked rows have behind their last edge."""
-
 PAIRED_COLUMNS = 32
 """The most columns that are summed in two rows at a time. In one row, each addition would wait for the one before."""
 
@@ -55,6 +52,14 @@ def _lanes() -> int:
 
 
 LANES = _lanes()
+
+AHEAD = 6 * LANES
+"""Edges by which the prefetch of narrow rows runs ahead, and entries that unpacked rows have behind their last edge."""
+
+# The same for wide rows, which take longer.
+_WIDE_AHEAD = 2 * LANES
+# Columns up to which rows are not prefetched: they are so small that most of S is in the cache.
+_FEW_COLUMNS = 4
 
 
 def summing(columns: int, fewer: int, lanes: int = LANES) -> SumOfRows:
@@ -94,7 +99,7 @@ def _sum_row(builder: Any, registers: _Registers, row: Any) -> None:
     start, stop = (registers.start(row, at) for at in (0, 1))
     sums = registers.zeros()
     with _loop(builder, start, stop) as edge:
-        registers.prefetch(builder.add(edge, _WIDE(AHEAD)))
+        registers.prefetch(builder.add(edge, _WIDE(_WIDE_AHEAD)))
         registers.add(edge, sums)
     registers.write(row, sums)
 
@@ -107,8 +112,12 @@ def _sum_two_rows(builder: Any, registers: _Registers, row: Any) -> None:
     apart = builder.select(swap, builder.sub(start, middle), builder.sub(middle, start))
     shorter, longer = registers.zeros(), registers.zeros()
     with _loop(builder, first, end) as edge:
+        other = builder.add(edge, apart)
+        if registers.columns > _FEW_COLUMNS:
+            registers.prefetch(builder.add(edge, _WIDE(AHEAD)))
+            registers.prefetch(builder.add(other, _WIDE(AHEAD)))
         registers.add(edge, shorter)
-        registers.add(builder.add(edge, apart), longer)
+        registers.add(other, longer)
     with _loop(builder, builder.add(end, apart), builder.select(swap, middle, stop)) as edge:
         registers.add(edge, longer)
     second = builder.zext(swap, _WIDE)
