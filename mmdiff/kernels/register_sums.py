@@ -53,11 +53,11 @@ def _lanes() -> int:
 
 LANES = _lanes()
 
-AHEAD = 6 * LANES
+AHEAD = 96
 """Edges by which the prefetch of narrow rows runs ahead, and entries that unpacked rows have behind their last edge."""
 
 # The same for wide rows, which take longer.
-_WIDE_AHEAD = 2 * LANES
+_WIDE_AHEAD = 32
 # Columns up to which rows are not prefetched: they are so small that most of S is in the cache.
 _FEW_COLUMNS = 4
 

@@ -2,8 +2,8 @@
 
 Rows of W are first unpacked to nodes and weights, many edges at a time. Then the columns of a row are summed in registers, and
 the rows of S that later edges need are prefetched. Sums are float32, rounded in the order of the edges, so that no result
-depends on how the work is split. `scale` is 1/degree, applied once per row: the
-graph stores no values. The update of the seeds' rows (Zhou et al., Zhu et al.) is part of the same pass.
+depends on how the work is split. `scale` is 1/degree, applied once per row: the graph stores no values. The
+update of the seeds' rows (Zhou et al., Zhu et al.) is part of the same pass.
 """
 
 from __future__ import annotations
