@@ -21,7 +21,7 @@ from mmdiff.building.memory_model import (
     for_points,
     peak_disk,
 )
-from mmdiff.building.stage import FLAT, ROLES, Request, check_options, stage_disk
+from mmdiff.building.stage import FLAT, ROLES, Request, checked, stage_disk
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, call
 from mmdiff.formats.storage.seam import free_bytes
 from mmdiff.formats.store.manifest import Json
@@ -63,7 +63,7 @@ class GraphPlan:
 
 def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     """Estimates a build from scratch over all imported rows."""
-    check_options(request)
+    request, _ = checked(request)
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     if not roles.keys() & {"background", "seeds"}:

@@ -114,9 +114,7 @@ def checked_top(top: Sequence[int]) -> list[int]:
     """The numbers of best classes to look among, sorted, each once."""
     if isinstance(top, str) or not isinstance(top, Iterable):
         raise BadOption(Parameter("top", top), ": expected a list of whole numbers, such as (1, 5).")
-    for k in top:
-        whole("top", k, 1, MOST, "The paper reports top 5.")
-    return sorted(set(top))
+    return sorted({whole("top", k, 1, MOST, "The paper reports top 5.") for k in top})
 
 
 def bootstrap_interval(hits: int, count: int, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:
