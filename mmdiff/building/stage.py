@@ -143,6 +143,7 @@ class _Stages:
             return cell_order.make(draft, descriptors.array("vectors"), threads, self.progress)
 
         artifact = self._make(cell_order.NAME, recipe, make_cells)
+        artifact.require_shape("vectors", descriptors.spec("vectors").shape)
         cells = Cells.of(artifact)
         if request.index == "auto" and cell_order.prefers_exact(artifact):
             index = "flat"
@@ -153,6 +154,7 @@ class _Stages:
 
         lists = self._make(bb.NAME, recipe, make_lists)
         nodes = len(cells.order)
+        lists.require_shape("neighbors", (nodes, request.k))
         return Background(cells, (lists.index_array("neighbors", nodes, int(NONE)), lists.array("similarities")))
 
     def _searchers(self, threads: int) -> bb.Searchers:
@@ -180,6 +182,7 @@ class _Stages:
 
     def graph(self, lists: Artifact, nodes: Nodes, weighting: Weighting | None) -> None:
         """The symmetrised graph of the lists."""
+        lists.require_shape("neighbors", (nodes.count, self.request.k))
         recipe = Recipe("graph", SCHEMA, parameters(weighting), self._inputs(lists.name, cell_order.NAME))
 
         def write(draft: Draft, _threads: int) -> Json:

@@ -1,4 +1,4 @@
-"""No value of a parameter of the Python API ends in an error that is not ours; valid values of numpy are as good as Python's."""
+"""No value of a parameter of the Python API ends in an error that is not ours; numbers of numpy are as good as Python's."""
 
 from __future__ import annotations
 
