@@ -298,8 +298,8 @@ class CachedStore(Store):
         local = Store(self.path)
         return local.object_name(name) if local.id(name) == published.id else published.id
 
-    def open_object(self, name: str, object_name: str) -> Artifact:
-        return Artifact(name, object_name, self.remote.artifact(name).manifest, self)
+    def open_object(self, name: str, object_name: str, *, possible: bool = True) -> Artifact:
+        return self._checked(Artifact(name, object_name, self.remote.artifact(name).manifest, self), possible)
 
     def ensure_local(self, names: Sequence[str]) -> None:
         fetch(self.remote, names, self.path, self.progress)

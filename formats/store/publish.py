@@ -268,7 +268,7 @@ class Publication:
         self._make_groups(self.store.objects, self._work(draft.name))
         object_name = draft.publish(self.store, facts, {**run, "witness": draft.recipe.source_fingerprints}, check)
         self._unnamed[draft.name] = self.store.objects / object_name
-        return self.store.open_object(draft.name, object_name)
+        return self.store.open_object(draft.name, object_name, possible=False)
 
     def link(self, artifacts: Mapping[str, Artifact]) -> None:
         """Gives objects their names; from now on readers find them."""

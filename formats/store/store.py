@@ -34,6 +34,7 @@ from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.checked_files import Identity, identity_of, note_use, remember_checked, was_checked
 from mmdiff.formats.store.files import open_chunk, read_file
+from mmdiff.formats.store.layouts import require_possible
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -191,6 +192,11 @@ class Artifact:
                 raise Damaged(f"{self.name}, array {array}, {problem}. {self.remedy}")
         return values
 
+    def require_shape(self, array: str, shape: tuple[int, ...]) -> None:
+        """Raises Damaged unless an array has the shape that other artifacts give it."""
+        if self.spec(array).shape != shape:
+            raise Damaged(f"{self.name}, array {array}: of shape {self.spec(array).shape}; expected {shape}. {self.remedy}")
+
     def strings(self, column: str) -> Strings:
         """A column of strings, with its offsets checked."""
         offsets, utf8 = self.array(f"{column}_offsets"), self.array(f"{column}_utf8")
@@ -288,15 +294,18 @@ class Store:
         found = self.object_name(name)
         return None if found is None else id_of(found)
 
-    def open_artifact(self, name: str) -> Artifact:
-        """The artifact of a name, with its manifest checked against its id."""
+    def open_artifact(self, name: str, *, possible: bool = True) -> Artifact:
+        """The artifact of a name, with its manifest checked against its id and its kind, as `open_object` does."""
         found = self.object_name(name)
         if found is None:
             raise missing_artifact(name, str(self), self.names(), "nothing yet")
-        return self.open_object(name, found)
+        return self.open_object(name, found, possible=possible)
 
-    def open_object(self, name: str, object_name: str) -> Artifact:
-        """The artifact in an object folder; `name` is used in messages."""
+    def open_object(self, name: str, object_name: str, *, possible: bool = True) -> Artifact:
+        """The artifact in an object folder; `name` is used in messages.
+
+        Dtypes, shapes and facts that its kind cannot have are refused, unless `possible` is false: `verify` lists them.
+        """
         folder = self.objects / object_name
         if folder.is_symlink() or not folder.is_dir():
             raise Corrupt(f"{name}: its object folder objects/{object_name} is missing. Rebuild the artifact.")
@@ -304,7 +313,12 @@ class Store:
         manifest = Manifest.parse(text, f"{name} (zarr.json)")
         if object_id(manifest.kind, text) != id_of(object_name):
             raise Corrupt(f"{name}: the manifest zarr.json was changed after it was published. Rebuild the artifact.")
-        return Artifact(name, object_name, manifest, self)
+        return self._checked(Artifact(name, object_name, manifest, self), possible)
+
+    def _checked(self, artifact: Artifact, possible: bool) -> Artifact:
+        if possible:
+            require_possible(artifact)
+        return artifact
 
     def ensure_local(self, names: Sequence[str]) -> None:
         """Fetches the files of artifacts where they are not on this machine; a folder has them."""

@@ -67,7 +67,7 @@ def bytes_to_read(store: Store, names: Iterable[str]) -> int:
     total = 0
     for name in names:
         with suppress(*_UNUSABLE):
-            total += store.open_artifact(name).manifest.bytes_on_disk
+            total += store.open_artifact(name, possible=False).manifest.bytes_on_disk
     return total
 
 
@@ -75,7 +75,7 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
     """Checks the files and the content of artifacts; `advance` reports the bytes read."""
     for name in names:
         try:
-            artifact = store.open_artifact(name)
+            artifact = store.open_artifact(name, possible=False)
         except _UNUSABLE as error:
             yield Problem(
                 name, None, None, str(error), _remedy(error, "Remove the name and run again the command that made it.")
@@ -123,7 +123,7 @@ def problems_of_names(store: Store) -> Iterator[Problem]:
     reported = set()
     for name in store.names():
         with suppress(*_UNUSABLE):
-            for entry in store.open_artifact(name).manifest.inputs.values():
+            for entry in store.open_artifact(name, possible=False).manifest.inputs.values():
                 lost, identity = entry.get("artifact"), entry.get("object")
                 if lost is None or lost in reported or not is_name(lost) or os.path.lexists(store.path / lost):
                     continue

@@ -19,7 +19,7 @@ from mmdiff.building.memory_model import (
     for_graph,
     for_points,
 )
-from mmdiff.building.stage import FLAT, ROLES, Request, check_options
+from mmdiff.building.stage import FLAT, ROLES, Request, checked
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, call
 from mmdiff.formats.storage import seam
 from mmdiff.formats.store.manifest import Json
@@ -67,7 +67,7 @@ class GraphPlan:
 
 def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     """Estimates a build from scratch over all imported rows."""
-    check_options(request)
+    request, _ = checked(request)
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     if not roles.keys() & {"background", "seeds"}:

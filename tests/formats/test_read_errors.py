@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mmdiff.formats.errors import Corrupt, DiskError, DiskFull
-from mmdiff.formats.store import checks
+from mmdiff.formats.store import shapes
 from mmdiff.formats.store.growing import Growth
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Publication
@@ -164,7 +164,7 @@ def test_draft_whose_chunk_cannot_be_copied_back_starts_again_or_tells_of_the_fu
 
 
 def test_graph_of_too_many_nodes_is_found(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_COLUMN", 1)
+    monkeypatch.setattr(shapes, "MOST_NODES", 1)
     graph = {"indptr": np.array([0, 1, 2]), "indices": np.array([0, 1], np.uint32), "scale": np.ones(2, np.float32)}
     facts = {"nodes": 2, "edges": 2, "background": 2, "seeds": 0, "test": 0, "reciprocal": 1.0}
     publish(quick_folder / "store", "graph/W", graph, Recipe("graph", 1, {}, {}), facts)
