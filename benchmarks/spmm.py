@@ -1,9 +1,10 @@
-"""The product W L with 96 columns of float32 against scipy, MKL (the paper's kernel) and torch, in one process.
+"""The product W L of 1 to 128 columns against scipy, MKL (the paper's kernel) and torch, in one process.
 
 Graphs are nearest-neighbour graphs of generated descriptors and of Tiny ImageNet. The original order of nodes is that of the
-user's rows, which are shuffled; cell order is that of the store. L is aligned to cache lines for all libraries.
+user's rows, which are shuffled; cell order is that of the store; random order has the same degrees and random neighbours.
+L is aligned to cache lines for all libraries.
 
-    python -m benchmarks.spmm STORE      the times, as JSON
+    python -m benchmarks.spmm STORE      the times, as JSON; taskset -c 0 for one core
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from benchmarks import stores
 from benchmarks.measure import Figure
 
 COLUMNS = 96
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
+ORDERS = {"random": "random order", "original": "original order", "cells": "cell order"}
 RUNS = 4
 
 
@@ -50,7 +53,7 @@ def _times(store: Path) -> Any:
 
 
 def _compare(title: str, times: Any) -> list[Figure]:
-    ours, edges = times["original"], times["edges"]
+    ours, edges = times["original"][str(COLUMNS)], times["edges"]
     what = f"W L, {title}, {edges / times['nodes']:.0f} edges a node, {COLUMNS} columns"
 
     def figure(key: str, order: str, mine: float, peer: str, theirs: float) -> Figure:
@@ -62,25 +65,38 @@ def _compare(title: str, times: Any) -> list[Figure]:
         for peer in ("mkl", "scipy", "torch")
         if peer in ours
     ]
-    cell = times["cells"]
+    cell = times["cells"][str(COLUMNS)]
     if "mkl" in ours:
         found.append(figure("cells_original", "cell order", cell["mmdiff"], "mkl, original order", ours["mkl"]))
         found.append(figure("cells_mkl", "cell order", cell["mmdiff"], "mkl, same order", cell["mkl"]))
-    for order, name in (("original", "original order"), ("cells", "cell order")):
-        found.append(
-            figure(f"bfloat16_{order}", f"{name}, bfloat16", times[order]["bfloat16"], "float32", times[order]["mmdiff"])
-        )
+    for order, name in ORDERS.items():
+        wide = times[order][str(COLUMNS)]
+        found.append(figure(f"bfloat16_{order}", f"{name}, bfloat16", wide["bfloat16"], "float32", wide["mmdiff"]))
+    found += _widths(title, times)
     gathered = edges * COLUMNS * 4 / cell["mmdiff"] / 1e9
     name = f"spmm_{title.split()[0]}_gathered"
     found.append(Figure(name, f"{what}, cell order, rows gathered", gathered, "memory copy", times["copy"], "GB/s"))
     return found
 
 
+def _widths(title: str, times: Any) -> list[Figure]:
+    """Each width in each order against MKL, which has no bfloat16."""
+    found = []
+    for order, name in ORDERS.items():
+        for width, own in times[order].items():
+            for key, kind in (("mmdiff", "float32"), ("bfloat16", "bfloat16")):
+                if "mkl" in own:
+                    what = f"W L, {title}, {width} column{'' if width == '1' else 's'}, {name}, {kind}"
+                    figure = f"spmm_{title.split()[0]}_{order}_{width}_{kind}"
+                    theirs = ("mkl, float32", 1000 * own["mkl"])
+                    found.append(Figure(figure, what, 1000 * own[key], *theirs, "ms", more_is_better=False))
+    return found
+
+
 def measure(store: Path) -> dict[str, Any]:
-    """Seconds of each library in both orders; fails if results differ."""
+    """Seconds of each library in all orders and widths; fails if results differ."""
     import scipy.sparse
 
-    from mmdiff.formats.storage.direct import page_aligned
     from mmdiff.graph.graph import CsrGraph
 
     graph = CsrGraph.open(store)
@@ -95,11 +111,34 @@ def measure(store: Path) -> dict[str, Any]:
     original.sort_indices()
     A = scipy.sparse.csr_array(graph.to_scipy(normalized=False)[place][:, place])
     A.sort_indices()
-    L = page_aligned((graph.nodes, COLUMNS), "float32")
-    np.random.default_rng(0).random(out=L, dtype=np.float32)
     times: dict[str, Any] = {"nodes": graph.nodes, "edges": graph.edges, "copy": _copy_speed()}
-    times["original"] = _all(CsrGraph.from_scipy(A), original, L)
-    times["cells"] = _all(graph, W, L)
+    times["random"] = _all_widths(*_with_random_neighbors(graph))
+    times["original"] = _all_widths(CsrGraph.from_scipy(A), original)
+    times["cells"] = _all_widths(graph, W)
+    return times
+
+
+def _with_random_neighbors(graph: Any) -> tuple[Any, Any]:
+    """A graph of the same degrees and weights whose neighbours are drawn at random, in ascending order in each row."""
+    from dataclasses import replace
+
+    from mmdiff.kernels.constants import COLUMN
+
+    drawn = np.random.default_rng(0).integers(0, graph.nodes, graph.edges)
+    rows = np.repeat(np.arange(graph.nodes), np.diff(graph.indptr))
+    drawn = np.sort(rows * graph.nodes + drawn) - rows * graph.nodes
+    found = replace(graph, indices=drawn.astype(np.uint32) | (graph.indices & ~COLUMN))
+    return found, found.to_scipy()
+
+
+def _all_widths(graph: Any, W: Any) -> dict[str, dict[str, float]]:
+    from mmdiff.formats.storage.direct import page_aligned
+
+    times = {}
+    for width in WIDTHS:
+        L = page_aligned((graph.nodes, width), "float32")
+        np.random.default_rng(0).random(out=L, dtype=np.float32)
+        times[str(width)] = _all(graph, W, L)
     return times
 
 
@@ -111,10 +150,10 @@ def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
     from mmdiff.kernels.floats import bfloat16_encode
 
     out, seed_update = (
-        page_aligned((graph.nodes, COLUMNS), "float32"),
+        page_aligned(L.shape, "float32"),
         SeedUpdate(Seeds.of(np.empty(0, np.int64), np.empty((0, 1), np.int32), L.shape[1])),
     )
-    short, short_out = page_aligned((graph.nodes, COLUMNS), "uint16"), page_aligned((graph.nodes, COLUMNS), "uint16")
+    short, short_out = page_aligned(L.shape, "uint16"), page_aligned(L.shape, "uint16")
     short[:] = bfloat16_encode(L)
     runs: dict[str, Callable[[], Any]] = {}
     with Stream(graph) as stream:
@@ -122,7 +161,8 @@ def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
         runs["bfloat16"] = lambda: product(stream, short, short_out, seed_update)
         runs["scipy"] = lambda: W @ L
         runs |= _mkl(W, L) | _torch(W, L)
-        times = _best(runs)
+        # Narrow products are short, so that disturbances affect them more.
+        times = _best(runs, RUNS + 16 // L.shape[1])
     for peer in runs.keys() - {"mmdiff", "bfloat16"}:
         result = runs[peer]()
         if not np.allclose(out, np.asarray(result), rtol=1e-4, atol=1e-6):
@@ -130,10 +170,10 @@ def _all(graph: Any, W: Any, L: NDArray[np.float32]) -> dict[str, float]:
     return times
 
 
-def _best(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def _best(runs: dict[str, Callable[[], Any]], count: int) -> dict[str, float]:
     """The best of several runs of each, alternating, so that disturbances affect all alike."""
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(RUNS):
+    for _ in range(count):
         for name, run in runs.items():
             clock = time.perf_counter()
             run()

@@ -110,7 +110,7 @@ def readme(text: str) -> str:
 
 
 def testing(text: str) -> str:
-    """The page on testing with the figures of the last campaigns and the last measurement of coverage."""
+    """The page on testing with the figures of the last campaigns, of the coverage and of the cost of checking."""
     known = json.loads((DOCS / "testing.json").read_text())
     covered = known.pop("coverage", {})
     rows = ["| campaign | figures | minutes | scale | commit |", "|---|---|---|---|---|"]
@@ -125,12 +125,23 @@ def testing(text: str) -> str:
         "|---|---|",
         *(f"| {part} | {share} % |" for part, share in covered.items()),
     ]
-    for mark, table in (("campaigns", rows), ("coverage", shares)):
+    for mark, table in (("campaigns", rows), ("coverage", shares), ("checking", _cost_of_checking())):
         content = "\n".join(table)
         text = re.sub(
             rf"(?s)(<!-- {mark} -->\n).*(<!-- /{mark} -->)", lambda found, c=content: f"{found[1]}{c}\n{found[2]}", text
         )
     return text
+
+
+def _cost_of_checking() -> list[str]:
+    """Commands with and without checks, as `python -m benchmarks checking` measured them."""
+    section = results()["sections"]["checking"]
+    here = section["machine"]
+    rows = ["| command | with checks | without | with / without |", "|---|---|---|---|"]
+    for figure in section["figures"]:
+        with_checks, without = figure["ours"], figure["theirs"]
+        rows.append(f"| {figure['what']} | {with_checks:.2f} s | {without:.2f} s | {with_checks / without:.2f} |")
+    return [*rows, "", f"{here['cores']} cores of {here['cpu']}, {here['date']}, commit {here['commit'][:7]}."]
 
 
 def picture() -> str:

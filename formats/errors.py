@@ -60,7 +60,10 @@ def shortened(value: Any, spell: Callable[[Any], str] = repr) -> str:
     # Python refuses to print whole numbers of more than 4,300 digits.
     if isinstance(value, int) and value.bit_length() > 4 * _MOST_SHOWN:
         return f"(a number of about {int(value.bit_length() * 0.30103) + 1:,} digits)"
-    shown = spell(value)
+    try:
+        shown = spell(value)
+    except RecursionError:
+        return "nested too deeply to be shown"
     return shown if len(shown) <= 2 * _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}... ({len(shown):,} characters)"
 
 

@@ -7,7 +7,7 @@ So the numbers equal those of `Store` and of the command line to the last bit.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +256,7 @@ def _public(column: Column, classes: Classes) -> Classes:
     return Classes(None, classes.names) if isinstance(column.values, Strings) else classes
 
 
-def evaluate(scores: Any, y: Any, *, top: Sequence[int] = (1, 5), classes: Any = None) -> Evaluation:
+def evaluate(scores: Any, y: Any, *, top: Iterable[int] = (1, 5), classes: Any = None) -> Evaluation:
     """Top-k accuracy: the share of rows whose true class is among their best k, with 95 % bootstrap intervals.
 
     Ties never count in favour of the scores, rows without a label are left out, and rows of a class that has no column count

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,7 +191,7 @@ class StoreReader:
         )
 
     def evaluate(
-        self, *scores: str, top: Sequence[int] = (1, 5), novel: str | None = None, per_class: bool = False
+        self, *scores: str, top: Iterable[int] = (1, 5), novel: str | None = None, per_class: bool = False
     ) -> Evaluation:
         """Compares scores with the labels of the test points: accuracy among the best k, with 95 % bootstrap intervals.
 

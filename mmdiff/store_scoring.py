@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mmdiff.formats.errors import Missing, Placeholder, call, one_of
 from mmdiff.formats.store.store import Checks
 from mmdiff.results import Scores, Summary
+from mmdiff.runtime.parameters import as_flag
 from mmdiff.runtime.progress import Progress
 from mmdiff.signatures import with_diffusion_options
 from mmdiff.store_reading import StoreReader
@@ -102,7 +103,7 @@ class StoreScorer(StoreReader):
         given = {"classes": classes, "predict_nodes": predict_nodes, **options}
         return Request(
             classes=chosen,
-            predict_nodes=predict_nodes if isinstance(predict_nodes, bool) else Path(predict_nodes),
+            predict_nodes=Path(predict_nodes) if as_flag(predict_nodes) is None else bool(predict_nodes),
             memory=self._memory,
             command=self._recorded("diffuse", given),
             **options,
@@ -289,10 +290,15 @@ class StoreScorer(StoreReader):
         parameters = inspect.signature(getattr(type(self), method)).parameters
         arguments, keywords = [], {}
         for key, parameter in parameters.items():
-            if key in ("self", "announce") or key not in values or values[key] is parameter.default:
+            if key in ("self", "announce") or key not in values:
                 continue
-            shape = getattr(values[key], "shape", None)
-            value = Placeholder(f"<array {shape}>") if shape is not None else values[key]
+            value = values[key]
+            shape = getattr(value, "shape", None)
+            if shape is not None:
+                # A scalar of numpy is the number that it holds.
+                value = Placeholder(f"<array {shape}>") if shape else value.item()
+            if value is parameter.default:
+                continue
             value = str(value) if isinstance(value, Path) else value
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
                 keywords[key] = value

@@ -27,10 +27,11 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.array_writer import ArrayWriter
+from mmdiff.formats.store.files import open_chunk
 from mmdiff.formats.store.layouts import require_sound
 from mmdiff.formats.store.manifest import Json, Recipe, parse_run
-from mmdiff.formats.store.publish import Publication
-from mmdiff.formats.store.store import Artifact, Store, is_name, open_chunk
+from mmdiff.formats.store.publish import Publication, drafted_bytes, refuse_full_disk
+from mmdiff.formats.store.store import Artifact, Store, is_name
 
 # Chunks fetched in parallel, and the size of one request; their product is the memory needed.
 PARALLEL_DOWNLOADS = 8
@@ -69,6 +70,7 @@ def fetch(remote: Remote, names: Sequence[str], path: Path, progress: Progress) 
     store = Store(path)
     absent = {published.name for published in wanted if not _is_local(store, published)}
     total = sum(published.manifest.bytes_on_disk for published in wanted if published.name in absent)
+    _refuse_full_disk(store, [published for published in wanted if published.name in absent])
     fetched = {}
     with progress("fetching", total, "bytes") as advance:
         for published in wanted:
@@ -82,6 +84,14 @@ def fetch(remote: Remote, names: Sequence[str], path: Path, progress: Progress) 
                 with suppress(Locked), Publication(path, [name], f"mmdiff fetch {remote.url} {name}"):
                     pass
     return [fetched[name] for name in names]
+
+
+def _refuse_full_disk(store: Store, absent: Sequence[Published]) -> None:
+    """Refuses artifacts that do not fit the disk together. An object that has lost its name is not downloaded again."""
+    new = [published for published in absent if not (store.objects / published.id).is_dir()]
+    needed = sum(published.manifest.bytes_on_disk - drafted_bytes(store, published.name) for published in new)
+    if new:
+        refuse_full_disk(store.path, new[0].name if len(new) == 1 else f"{len(new)} artifacts", needed)
 
 
 def _inputs_first(wanted: Sequence[Published]) -> list[Published]:
@@ -288,8 +298,8 @@ class CachedStore(Store):
         local = Store(self.path)
         return local.object_name(name) if local.id(name) == published.id else published.id
 
-    def open_object(self, name: str, object_name: str) -> Artifact:
-        return Artifact(name, object_name, self.remote.artifact(name).manifest, self)
+    def open_object(self, name: str, object_name: str, *, possible: bool = True) -> Artifact:
+        return self._checked(Artifact(name, object_name, self.remote.artifact(name).manifest, self), possible)
 
     def ensure_local(self, names: Sequence[str]) -> None:
         fetch(self.remote, names, self.path, self.progress)

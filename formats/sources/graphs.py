@@ -131,8 +131,15 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
 def _without_scale(path: Path, data: NDArray[Any], indptr: NDArray[Any], scale: NDArray[Any]) -> NDArray[np.float32]:
     """The entries of W0 + W0^T from those of W; those of a graph without weights are exactly 1 or 2."""
     degrees = np.diff(indptr)
-    if scale.shape != degrees.shape or scale.dtype.kind != "f" or not (scale[degrees > 0] > 0).all():
+    if scale.shape != degrees.shape or scale.dtype.kind != "f":
         raise UnreadableSource(f"{path}: {ROW_SCALE} does not fit its rows. It is damaged: export it again.")
+    bad = ~np.isfinite(scale) | (scale < 0) | ((scale == 0) & (degrees > 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise UnreadableSource(
+            f"{path}, row {row}: {ROW_SCALE} {scale[row]}, expected a finite value above 0, or 0 for a row "
+            "without entries. It is damaged: export it again."
+        )
     return (data / np.repeat(scale.astype(np.float64), degrees)).astype(np.float32)
 
 

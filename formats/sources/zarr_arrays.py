@@ -50,6 +50,7 @@ class ZarrSource(Matrix):
             self._array = array
             self._folder = folder
             _refuse_pickle(name, array)
+            _refuse_layered_shards(name, array)
             _refuse_holes(name, array, folder)
 
     @property
@@ -110,6 +111,21 @@ def _refuse_pickle(name: str, array: Any) -> None:
         )
 
 
+def _refuse_layered_shards(name: str, array: Any) -> None:
+    """Refuses shards that are nested, or transposed or compressed as a whole: only plain shards have an index to read."""
+    codecs = getattr(array.metadata, "codecs", ())
+    for codec in filter(_is_sharding, codecs):
+        if len(codecs) > 1 or any(map(_is_sharding, (*codec.codecs, *codec.index_codecs))):
+            raise UnreadableSource(
+                f"{name}: sharded in a way whose holes cannot be found, since its shards are nested or encoded once more. "
+                "Write the array again with plain sharding."
+            )
+
+
+def _is_sharding(codec: Any) -> bool:
+    return hasattr(codec, "index_codecs")
+
+
 def _refuse_holes(name: str, array: Any, folder: Path) -> None:
     """Refuses an array whose chunks are not all on disk, or take far more memory than the disk holds bytes for."""
     sizes = array.shards or array.chunks
@@ -144,7 +160,7 @@ def _refuse_holes(name: str, array: Any, folder: Path) -> None:
 
 def _absent_in_shard(array: Any, file: Path, place: tuple[int, ...]) -> int:
     """The number of chunks that a shard should hold but does not, by the index at one of its ends."""
-    codec = next(codec for codec in array.metadata.codecs if hasattr(codec, "index_codecs"))
+    (codec,) = array.metadata.codecs
     grid = tuple(shard // chunk for shard, chunk in zip(array.shards, array.chunks, strict=True))
     checksum = sum(4 for code in codec.index_codecs if "crc32c" in type(code).__name__.lower())
     if len(codec.index_codecs) != 1 + bool(checksum):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.errors import Corrupt, shortened
 from mmdiff.formats.storage.crc import TAIL_BYTES
 
 PAGE_BYTES = 4096
@@ -118,11 +118,13 @@ class ArraySpec:
         """The spec in a manifest. Raises Corrupt for one that mmdiff would not write."""
         try:
             spec = cls(tuple(document["shape"]), document["dtype"], document["rows_per_chunk"])
-            whole_numbers = all(type(n) is int for n in (*spec.shape, spec.rows_per_chunk))
-        except (KeyError, TypeError) as error:
+            writable = spec.dtype in DTYPES and all(type(n) is int for n in (*spec.shape, spec.rows_per_chunk))
+        except KeyError as error:
             raise Corrupt(f"{where}: an array without {error} in its manifest. Rebuild the artifact.") from None
-        if spec.dtype not in DTYPES or not whole_numbers or not 1 <= len(spec.shape) <= 3:
-            raise Corrupt(f"{where}: not an array that mmdiff writes ({document}). Rebuild the artifact.")
+        except TypeError:
+            writable = False
+        if not writable or not 1 <= len(spec.shape) <= 3:
+            raise Corrupt(f"{where}: not an array that mmdiff writes ({shortened(document)}). Rebuild the artifact.")
         if spec.shape[0] < 0 or min(spec.shape[1:], default=1) < 1 or spec.rows_per_chunk < 1:
             raise Corrupt(f"{where}: impossible shape {spec.shape} in its manifest. Rebuild the artifact.")
         if max(1, spec.chunks) * spec.chunk_bytes > _MOST_BYTES:

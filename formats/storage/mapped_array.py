@@ -75,8 +75,24 @@ class MappedArray(NDArrayOperatorsMixin):
         return np.array(values, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        # `at` of numpy writes to read-only arrays too, and a write to the map ends the process.
+        written = inputs[:1] if method == "at" else options.get("out", ())
+        if any(isinstance(each, MappedArray) for each in written):
+            raise ValueError("the array is read-only")
+        if isinstance(options.get("where"), MappedArray):
+            options["where"] = np.asarray(options["where"])
         plain = [np.asarray(each) if isinstance(each, MappedArray) else each for each in inputs]
         return getattr(ufunc, method)(*plain, **options)
+
+    def __copy__(self) -> MappedArray:
+        return MappedArray(self._values)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> NDArray[Any]:
+        return np.array(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds the checked values: elsewhere there is no map."""
+        return np.array, (np.asarray(self),)
 
     def __getattr__(self, name: str) -> Any:
         """Methods and attributes of arrays, such as `sum` and `astype`."""
@@ -92,10 +108,14 @@ class MappedArray(NDArrayOperatorsMixin):
 def _as_slices(key: Any) -> tuple[Any, ...] | None:
     """A key of numbers and slices with a slice for each number, so that it gives a view; None for other keys."""
     parts = key if isinstance(key, tuple) else (key,)
-    if not all(part is None or part is Ellipsis or isinstance(part, slice | int | np.integer) for part in parts):
+    # True and False are masks, not numbers.
+    if not all(
+        part is None or part is Ellipsis or (isinstance(part, slice | int | np.integer) and not isinstance(part, bool))
+        for part in parts
+    ):
         return None
-    # -1 is the last one, and the slice -1:0 is empty.
-    return tuple(slice(part, part + 1 or None) if isinstance(part, int | np.integer) else part for part in parts)
+    # -1 is the last one, and the slice -1:0 is empty. Small types of numpy would wrap around.
+    return tuple(slice(int(part), int(part) + 1 or None) if isinstance(part, int | np.integer) else part for part in parts)
 
 
 def _row_numbers(key: Any, length: int) -> NDArray[np.int64] | None:

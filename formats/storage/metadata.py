@@ -1,7 +1,7 @@
-"""Guarded reading of small files: metadata of a store, checkpoints, and the user's configs and lists.
+"""Guarded reading of small files: the metadata of a store, and recipes, checkpoints and notes of its drafts.
 
 A named pipe in place of a file would block, a device or a huge sparse file would fill the memory, and a link could lead out of
-the store. So only regular files of bounded size are read, and within a store no link is followed.
+the store. So only regular files of bounded size are read, and no link is followed. `sources/text.py` reads the files of users.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ MOST_BYTES = 256 << 20
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
-def read_small(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The content of a regular file of at most `most` bytes, for the user's files: links are followed.
-
-    Raises OSError, whose `strerror` says what is wrong.
-    """
-    return _content(os.open(path, _FLAGS), path, most)
-
-
 def read_inside(root: Path, path: Path, most: int = MOST_BYTES) -> bytes:
-    """Like `read_small`, for a file below the folder `root`: neither it nor a folder on the way may be a link."""
+    """The content of a regular file of at most `most` bytes below the folder `root`.
+
+    Neither the file nor a folder on the way may be a link. Raises OSError, whose `strerror` says what is wrong.
+    """
     *folders, name = path.relative_to(root).parts
     parent = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import DiskError
+from mmdiff.formats.errors import Corrupt, DiskError
 from mmdiff.formats.storage.arrays import PAGE_BYTES
 from mmdiff.formats.storage.direct import direct_io, page_aligned, whole_pages
 from mmdiff.formats.storage.disk_errors import explained
@@ -72,7 +72,7 @@ def adopt_worker_chunk(written: str, path: Path) -> bool:
 def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes], cached: bool = True) -> None:
     views = [_view(piece) for piece in pieces]
     with explained(path, "create the file"):
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = _open_unfinished(unfinished, os.O_WRONLY | os.O_TRUNC)
     with _closing(path, descriptor):
         size = sum(view.nbytes for view in views)
         with explained(path, f"reserve {size:,} bytes for the file"):
@@ -85,6 +85,13 @@ def _write(unfinished: Path, path: Path, pieces: Iterable[Bytes], cached: bool =
                     view = view[os.write(descriptor, view) :]
         with explained(path, "flush the file to disk"):
             os.fsync(descriptor)
+
+
+def _open_unfinished(path: Path, flags: int) -> int:
+    """Opens or creates a file. A link in its place is removed: it would lead out of the store."""
+    if path.is_symlink():
+        path.unlink()
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
 def _view(piece: Bytes) -> memoryview:
@@ -125,7 +132,7 @@ class Part:
         self.path = path
         self.unfinished = path.with_name(path.name + ".part")
         with explained(path, "create the file"):
-            self.descriptor = os.open(self.unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.descriptor = _open_unfinished(self.unfinished, os.O_RDWR)
 
     def write(self, piece: Bytes, at: int) -> None:
         view = _view(piece)
@@ -227,7 +234,12 @@ def remove_file(path: Path) -> None:
 
 def open_lock(path: Path) -> int | None:
     """Takes the exclusive lock on a file; None if another process holds it. Closing the descriptor releases the lock."""
-    return _lock(path, path.parent, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+    try:
+        return _lock(path, path.parent, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, fcntl.LOCK_EX)
+    except DiskError:
+        if path.is_symlink():
+            raise Corrupt(f"{path}: a link where the lock should be. Remove it.") from None
+        raise
 
 
 def lock_folder(folder: Path, exclusive: bool) -> int | None:

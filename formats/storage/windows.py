@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.errors import Corrupt, StoreError
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.direct import enable_direct_io
 from mmdiff.formats.storage.mapping import OpenChunk, map_of
@@ -64,7 +64,7 @@ class Windows:
             try:
                 descriptor = self._descriptor(chunk)
                 count = 0 if descriptor is None else os.preadv(descriptor, [piece], at)
-            except Corrupt:
+            except StoreError:
                 return False
             except OSError as error:
                 # Some file systems accept the flag, and then need larger blocks.

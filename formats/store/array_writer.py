@@ -16,9 +16,9 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.direct import read_pages
-from mmdiff.formats.storage.mapping import Origin, map_chunks
+from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
+from mmdiff.formats.store.files import open_chunk
 from mmdiff.formats.store.manifest import encode
-from mmdiff.formats.store.store import open_chunk
 from mmdiff.formats.store.verify import crc_of_complete_chunk
 
 
@@ -29,13 +29,20 @@ class ArrayWriter:
     folder: Path
     spec: ArraySpec
     crcs: dict[int, int] = field(default_factory=dict)
+    _sent: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        if self.folder.is_symlink():
+            # It would lead out of the store.
+            seam.remove_folder(self.folder)
         seam.make_folder(self.folder)
         for chunk in range(self.spec.chunks):
             crc = crc_of_complete_chunk(self._file(chunk), self.spec)
             if crc is not None:
                 self.crcs[chunk] = crc
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_sent": True}
 
     @property
     def missing(self) -> list[int]:
@@ -78,9 +85,13 @@ class ArrayWriter:
             self.write(chunk, rows[start:stop])
 
     def mapped(self) -> NDArray[Any]:
-        """The array as readers will see it. All chunks must be written."""
-        origin = Origin(f"{self.folder}", lambda: "Run the same command again.", self._file)
-        return map_chunks(self.spec, self._descriptors(), self._open, origin)
+        """The array as readers will see it. All chunks must be written.
+
+        The process that wrote or found them has their checksums from the bytes themselves; one that it was sent to checks them.
+        """
+        crcs = [self.crcs[chunk] for chunk in range(self.spec.chunks)] if self._sent else None
+        origin = Origin(f"{self.folder}", lambda: "Run the same command again.", self._file, crcs)
+        return touch_all(map_chunks(self.spec, self._descriptors(), self._open, origin))
 
     def _file(self, chunk: int) -> Path:
         return self.folder / self.spec.chunk_file(chunk)

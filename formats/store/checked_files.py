@@ -7,9 +7,13 @@ modified again within the same tick of the clock, so it is checked again when it
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
+
+from mmdiff.formats.errors import Damaged
+from mmdiff.formats.store.manifest import id_of
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size and modification time (ns)."""
@@ -17,8 +21,12 @@ Identity = tuple[int, int, int, int]
 # The coarsest clock of a file system in use, with some room.
 _TICK_NS = 2_000_000_000
 
-_identities: dict[Path, Identity] = {}
 _settled: set[tuple[Path, Identity, int]] = set()
+
+_lock = threading.Lock()
+_runs: list[CheckedInputs] = []
+# Files in use that no run has answered for yet: a stage may open its inputs before its run begins.
+_before: set[tuple[Path, Identity]] = set()
 
 
 def identity_of(status: os.stat_result) -> Identity:
@@ -27,7 +35,6 @@ def identity_of(status: os.stat_result) -> Identity:
 
 def remember_checked(path: Path, identity: Identity, crc: int) -> None:
     """Records that a file, as identified before, has the checksum that was published."""
-    _identities[path] = identity
     if time.time_ns() - identity[-1] > _TICK_NS:
         _settled.add((path, identity, crc))
 
@@ -37,22 +44,45 @@ def was_checked(path: Path, identity: Identity, crc: int) -> bool:
     return (path, identity, crc) in _settled
 
 
-def changed_files(objects: Path, names: Collection[str]) -> Iterator[Path]:
-    """The files of some objects that were written to since they were checked in this run.
-
-    A file that is gone, or has another in its place, was not written to: the map of the old one remains.
-    """
-    for path, identity in list(_identities.items()):
-        folder = path.parent.parent
-        if folder.parent == objects and folder.name in names:
-            try:
-                now = identity_of(path.stat())
-            except OSError:
-                continue
-            if now[:2] == identity[:2] and now != identity:
-                yield path
+def note_use(path: Path, identity: Identity) -> None:
+    """Notes for all runs in progress, or for the next one, that they may read a file that was checked."""
+    with _lock:
+        for files in (_before, *(run.files for run in _runs)):
+            files.add((path, identity))
 
 
-def end_run() -> None:
-    """Forgets which files a run has checked, so that the next run does not answer for them."""
-    _identities.clear()
+class CheckedInputs:
+    """The checked files below a folder that a run may have read. Each run has its own: others end at any time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()
+        with _lock:
+            self.files = set(_before)
+            _runs.append(self)
+
+    def changed(self, ids: Collection[str] | None = None) -> Iterator[Path]:
+        """The files, of the objects with these ids, that were written to since they were checked.
+
+        A file that is gone, or has another in its place, was not written to: the map of the old one remains.
+        """
+        with _lock:
+            files = sorted(self.files)
+        for path, identity in files:
+            if path.is_relative_to(self._folder) and (ids is None or id_of(path.parent.parent.name) in ids):
+                try:
+                    now = identity_of(path.stat())
+                except OSError:
+                    continue
+                if now[:2] == identity[:2] and now != identity:
+                    yield path
+
+    def refuse_changed(self, ids: Collection[str] | None = None) -> None:
+        """Raises Damaged if a file has changed since it was checked: results may come of either state."""
+        for path in self.changed(ids):
+            raise Damaged(f"{path}: changed while it was in use. Nothing that came of it is kept: run the same command again.")
+
+    def end(self) -> None:
+        """Ends the run: the next one does not answer for its files."""
+        with _lock:
+            _runs.remove(self)
+            _before.difference_update({note for note in self.files if note[0].is_relative_to(self._folder)})

@@ -1,27 +1,29 @@
-"""Checks of the content of artifacts, one function a kind: index ranges, offsets, and shapes that must agree.
+"""Checks of the content of artifacts, one function a kind: index ranges, offsets, permutations, values that are not finite.
 
-They run after the files were found intact, and yield the array and the problem. Large arrays are checked in blocks, so that
-memory stays bounded. `docs/formats.md` specifies what is checked.
+They run after the files were found intact and the shapes to agree (`shapes.py`), and yield the array and the problem. Large
+arrays are checked in blocks, so that memory stays bounded. `docs/formats.md` specifies what is checked.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.store.kinds import Finding
-from mmdiff.formats.store.store import Artifact
+from mmdiff.formats.errors import UnreadableSource, shortened
+from mmdiff.formats.store.kinds import NUMBER
+from mmdiff.formats.store.shapes import Finding, class_count
+
+if TYPE_CHECKING:
+    # A store compares the artifacts it opens with their layouts, and so with these checks.
+    from mmdiff.formats.store.store import Artifact
 
 # Values that are checked at a time.
 _BLOCK = 1 << 20
-
-# Columns of the array `planes` of experiment results: four counts of hits, nonzero entries of L, and all its entries.
-_REPORT_COLUMNS = 6
 
 # Entries of a line of experiment results, and the accuracies in its `mean` and `std`.
 _LINE: dict[str, type] = {
@@ -35,64 +37,34 @@ _ACCURACIES = ("top1", "top5", "novel_top1", "novel_top5")
 # Marks a missing neighbour in a list, and the bits of a graph index that are the column.
 _NONE, _COLUMN = 0xFFFFFFFF, 0x7FFFFFFF
 
-# Bytes of a value, by the dtypes of safetensors that are accepted.
+# Bytes of a value, by the dtypes of safetensors that are accepted, and bounds of a shape.
 _TENSOR_BYTES = {"F32": 4, "I64": 8}
+_MOST_DIMENSIONS, _MOST_LENGTH = 8, 1 << 47
 
 
 def check_descriptors(artifact: Artifact) -> Iterator[Finding]:
-    rows = artifact.spec("vectors").shape[0]
-    yield from _check_facts(artifact, "vectors", rows=rows)
-    for name in ("raw", "labels", "ids"):
-        if name in artifact and artifact.spec(name).shape[0] != rows:
-            yield name, f"{artifact.spec(name).shape[0]} rows for {rows} vectors"
-    for column, length in (("ids", rows), ("class_names", None), ("dropped_ids", None)):
-        yield from _check_strings(artifact, column, length)
+    for column in ("ids", "class_names", "dropped_ids"):
+        yield from _check_strings(artifact, column)
     if "labels" in artifact:
-        classes = _class_count(artifact)
-        yield from _check_range(artifact, "labels", -1, classes)
+        yield from _check_range(artifact, "labels", -1, class_count(artifact.manifest))
     for name in ("class_numbers", "ids", "dropped_ids"):
         if name in artifact and len(np.unique(artifact.array(name))) != artifact.spec(name).shape[0]:
             yield name, "values that occur twice"
 
 
-def _class_count(artifact: Artifact) -> int:
-    if "class_numbers" in artifact:
-        return artifact.spec("class_numbers").shape[0]
-    return artifact.spec("class_names_offsets").shape[0] - 1 if "class_names_offsets" in artifact else 0
-
-
 def check_pca(artifact: Artifact) -> Iterator[Finding]:
-    facts = artifact.manifest.facts
-    if facts.get("reduces") is not ("components" in artifact):
-        yield "components", f"{'missing' if facts.get('reduces') else 'there'}, where the manifest says otherwise"
-    if "components" not in artifact:
-        return
-    dims, width = artifact.spec("components").shape
-    yield from _check_facts(artifact, "components", dims=dims, width=width)
-    if type(facts.get("explained_variance")) not in (int, float):
-        yield "explained_variance", "the manifest does not say how much of the variance the components explain"
-    for name, shape in (("mean", (width,)), ("explained_variance", (dims,))):
-        if name not in artifact or artifact.spec(name).shape != shape:
-            yield name, f"missing, or not of shape {shape} as the components require"
     for name in artifact.manifest.arrays:
         yield from _check_finite(artifact, name)
 
 
 def check_cells(artifact: Artifact) -> Iterator[Finding]:
-    (rows, width), cells = artifact.spec("vectors").shape, artifact.spec("centroids").shape[0]
-    groups = artifact.spec("coarse").shape[0]
-    expected = {"order": (rows,), "cell_of": (rows,), "offsets": (cells + 1,), "children": (groups + 1,)}
-    for name, shape in {**expected, "centroids": (cells, width), "coarse": (groups, width)}.items():
-        if artifact.spec(name).shape != shape:
-            yield name, f"of shape {artifact.spec(name).shape}; expected {shape}"
-            return
-    yield from _check_facts(artifact, "centroids", cells=cells)
+    rows, cells = artifact.spec("vectors").shape[0], artifact.spec("centroids").shape[0]
     yield from _check_permutation("order", artifact.array("order"))
     wrong = list(_check_offsets("offsets", artifact.array("offsets"), rows))
     yield from wrong
     if not wrong:
-        sizes = np.diff(artifact.array("offsets"))
-        if not np.array_equal(artifact.array("cell_of"), np.repeat(np.arange(cells, dtype=np.uint32), sizes)):
+        expected = np.repeat(np.arange(cells, dtype=np.uint32), np.diff(artifact.array("offsets")))
+        if not np.array_equal(artifact.array("cell_of"), expected):
             yield "cell_of", "not the cells that the offsets say"
     yield from _check_offsets("children", artifact.array("children"), cells)
     for name in ("centroids", "coarse"):
@@ -101,13 +73,7 @@ def check_cells(artifact: Artifact) -> Iterator[Finding]:
 
 def check_partitions(artifact: Artifact) -> Iterator[Finding]:
     rows, entries = artifact.spec("vectors").shape[0], artifact.spec("members").shape[0]
-    for name, expected in (("order", rows), ("cell_of", entries), ("members", max(1, entries // max(1, rows)) * rows)):
-        if artifact.spec(name).shape[0] != expected:
-            yield name, f"{artifact.spec(name).shape[0]} entries; expected {expected}"
-            return
     cells = artifact.spec("offsets").shape[0] - 1
-    yield from _check_facts(artifact, "centroids", cells=artifact.spec("centroids").shape[0])
-    yield from _check_facts(artifact, "members", partitions=entries // max(1, rows))
     yield from _check_offsets("offsets", artifact.array("offsets"), entries)
     yield from _check_permutation("order", artifact.array("order"))
     members = artifact.array("members")
@@ -118,14 +84,7 @@ def check_partitions(artifact: Artifact) -> Iterator[Finding]:
 
 
 def check_knn(artifact: Artifact) -> Iterator[Finding]:
-    shape = artifact.spec("neighbors").shape
-    if artifact.spec("similarities").shape != shape:
-        yield "similarities", f"of shape {artifact.spec('similarities').shape} for neighbors of shape {shape}"
-        return
-    nodes = artifact.manifest.facts.get("nodes")
-    if not isinstance(nodes, int):
-        yield "neighbors", "the manifest does not say how many nodes there are"
-        return
+    nodes = artifact.facts["nodes"]
     similarities = artifact.array("similarities")
     for start, block in _blocks(artifact.array("neighbors")):
         none = block == _NONE
@@ -141,62 +100,27 @@ def check_knn(artifact: Artifact) -> Iterator[Finding]:
 
 
 def check_graph(artifact: Artifact) -> Iterator[Finding]:
-    nodes, edges = artifact.spec("scale").shape[0], artifact.spec("indices").shape[0]
-    if nodes > _COLUMN:
-        yield "scale", f"{nodes} nodes, more than {_COLUMN}"
-    yield from _check_facts(artifact, "indices", nodes=nodes, edges=edges)
-    yield from _check_roles(artifact, nodes)
-    if artifact.spec("indptr").shape[0] != nodes + 1:
-        yield "indptr", f"{artifact.spec('indptr').shape[0]} offsets for {nodes} nodes"
-        return
-    offsets = list(_check_offsets("indptr", artifact.array("indptr"), edges))
+    offsets = list(_check_offsets("indptr", artifact.array("indptr"), artifact.spec("indices").shape[0]))
     yield from offsets or _check_columns(artifact.array("indptr"), artifact.array("indices"))
-    for name, length in (("scale", nodes), ("weights", edges)):
+    for name in ("scale", "weights"):
         if name in artifact:
-            yield from _check_weights(artifact, name, length)
+            yield from _check_weights(artifact, name)
     if "order" in artifact:
         yield from _check_permutation("order", artifact.array("order"))
 
 
-def _check_roles(artifact: Artifact, nodes: int) -> Iterator[Finding]:
-    """The nodes are those of the three roles; the order is that of the background."""
-    counts = [artifact.manifest.facts.get(role) for role in ("background", "seeds", "test")]
-    numbers = [count for count in counts if isinstance(count, int)]
-    if len(numbers) == len(counts) and (min(numbers) < 0 or sum(numbers) != nodes):
-        yield "scale", f"{nodes} nodes, where the manifest says {' + '.join(map(str, numbers))}"
-    if "order" in artifact and isinstance(counts[0], int) and artifact.spec("order").shape[0] != counts[0]:
-        yield "order", f"{artifact.spec('order').shape[0]} entries for {counts[0]} rows of the background"
-
-
 def check_scores(artifact: Artifact) -> Iterator[Finding]:
-    classes, planes = _class_count(artifact), artifact.manifest.facts.get("planes")
-    if not isinstance(planes, list) or not all(type(plane) is int for plane in planes):
-        yield "scores", "the manifest does not say which iterations there are"
-        return
-    yield from _check_strings(artifact, "class_names", classes)
-    yield from _check_facts(artifact, "class_numbers", classes=classes)
-    iterations, method = (artifact.manifest.parameters.get(name) for name in ("iterations", "method"))
-    if type(iterations) is not int and method == "diffusion":
-        yield "scores", "the manifest does not say how many iterations there are"
-        return
-    for name, expected in (
-        ("scores", (len(planes), artifact.manifest.facts.get("tests"), classes)),
-        ("column_sums", ((iterations or 0) + 1, classes)),
-        ("top_scores", artifact.spec("top_classes").shape if "top_classes" in artifact else None),
-    ):
-        if name in artifact and artifact.spec(name).shape != expected:
-            yield name, f"of shape {artifact.spec(name).shape}; expected {expected}"
+    yield from _check_strings(artifact, "class_names")
     for name in ("scores", "column_sums", "top_scores"):
         if name in artifact:
             yield from _check_finite(artifact, name)
     if "top_classes" in artifact:
-        yield from _check_range(artifact, "top_classes", -1, classes)
+        yield from _check_range(artifact, "top_classes", -1, class_count(artifact.manifest))
 
 
 def check_logreg(artifact: Artifact) -> Iterator[Finding]:
-    classes, width = _class_count(artifact), artifact.manifest.facts.get("width")
-    yield from _check_strings(artifact, "class_names", classes)
-    yield from _check_facts(artifact, "class_numbers", classes=classes)
+    classes, width = class_count(artifact.manifest), artifact.facts["width"]
+    yield from _check_strings(artifact, "class_names")
     expected = {"weight": ("F32", (classes, width)), "bias": ("F32", (classes,)), "class_numbers": ("I64", (classes,))}
     data = artifact.array("safetensors").tobytes()
     try:
@@ -204,25 +128,19 @@ def check_logreg(artifact: Artifact) -> Iterator[Finding]:
     except UnreadableSource:
         found = {}
     if found != expected:
-        yield "safetensors", f"not a file of the tensors {', '.join(expected)} for {classes} classes and {width} values"
+        yield (
+            "safetensors",
+            f"not a file of the tensors {', '.join(expected)} for {classes} classes and {shortened(width)} values",
+        )
     elif not all(np.isfinite(_floats(data, name)).all() for name in ("weight", "bias")):
         yield "safetensors", "weights that are not finite"
 
 
 def check_report(artifact: Artifact) -> Iterator[Finding]:
-    planes, offsets = artifact.array("planes"), artifact.array("offsets")
-    if artifact.spec("planes").shape[1] != _REPORT_COLUMNS:
-        yield "planes", f"{artifact.spec('planes').shape[1]} columns; expected {_REPORT_COLUMNS}"
-        return
-    wrong = list(_check_offsets("offsets", offsets, len(planes)))
+    offsets = artifact.array("offsets")
+    wrong = list(_check_offsets("offsets", offsets, artifact.spec("planes").shape[0]))
     yield from wrong
-    cells, draws = len(offsets) - 1, artifact.manifest.parameters.get("draws")
-    if artifact.spec("keys").shape[0] != cells:
-        yield "keys", f"{artifact.spec('keys').shape[0]} keys for {cells} cells"
-    lines = artifact.manifest.facts.get("lines")
-    if not isinstance(lines, list) or not isinstance(draws, int):
-        yield "planes", "the manifest does not say which lines and draws there are"
-        return
+    lines, draws = artifact.facts["lines"], artifact.manifest.parameters["draws"]
     for number, line in enumerate(lines if not wrong else ()):
         if not _is_line(line):
             yield "offsets", f"line {number}: not a line of experiment results"
@@ -238,20 +156,13 @@ def _is_line(line: Any) -> bool:
     """Whether a line of experiment results has the entries that readers rely on."""
     if not isinstance(line, dict) or any(type(line.get(key)) is not kind for key, kind in _LINE.items()):
         return False
-    lists = [line[what].get(accuracy) for what in ("mean", "std") for accuracy in _ACCURACIES]
+    lists = [line["planes"], *(line[what].get(accuracy) for what in ("mean", "std") for accuracy in _ACCURACIES)]
     return (
         0 <= line["plane"] < len(line["planes"])
         and line["first_cell"] >= 0
         and all(isinstance(values, list) and len(values) == len(line["planes"]) for values in lists)
+        and all(type(value) in NUMBER for values in lists for value in values)
     )
-
-
-def _check_facts(artifact: Artifact, array: str, **counts: int) -> Iterator[Finding]:
-    """Facts that count the entries of arrays agree with their shapes."""
-    for name, count in counts.items():
-        found = artifact.manifest.facts.get(name)
-        if type(found) is int and found != count:
-            yield array, f"{count} {name}, where the manifest says {found}"
 
 
 def _check_finite(artifact: Artifact, name: str) -> Iterator[Finding]:
@@ -294,11 +205,9 @@ def _row_of(indptr: NDArray[Any], entry: int) -> int:
     return int(np.searchsorted(indptr, entry, "right")) - 1
 
 
-def _check_weights(artifact: Artifact, name: str, length: int) -> Iterator[Finding]:
-    """There are `length` values, all finite and not negative."""
+def _check_weights(artifact: Artifact, name: str) -> Iterator[Finding]:
+    """All values are finite and not negative."""
     values = artifact.array(name)
-    if len(values) != length:
-        yield name, f"{len(values)} values instead of {length}"
     for start, block in _blocks(values):
         bad = ~np.isfinite(block) | (block < 0)
         if bad.any():
@@ -313,17 +222,10 @@ def _blocks(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, values[start : start + step]
 
 
-def _check_strings(artifact: Artifact, column: str, length: int | None) -> Iterator[Finding]:
+def _check_strings(artifact: Artifact, column: str) -> Iterator[Finding]:
     name = f"{column}_offsets"
-    if name not in artifact:
-        return
-    if f"{column}_utf8" not in artifact:
-        yield f"{column}_utf8", "missing"
-        return
-    offsets, size = artifact.array(name), artifact.spec(f"{column}_utf8").shape[0]
-    if length is not None and len(offsets) != length + 1:
-        yield name, f"{len(offsets)} offsets for {length} strings"
-    yield from _check_offsets(name, offsets, size)
+    if name in artifact:
+        yield from _check_offsets(name, artifact.array(name), artifact.spec(f"{column}_utf8").shape[0])
 
 
 def _check_offsets(name: str, offsets: NDArray[Any], end: int) -> Iterator[Finding]:
@@ -354,15 +256,22 @@ def _check_range(artifact: Artifact, name: str, low: int, high: int) -> Iterator
 def tensor_shapes(data: bytes) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The dtype and shape of each tensor of a safetensors file, read from its header without the library.
 
-    The file is eight bytes with the length of the header, the header (JSON), and the tensors. Each tensor must lie within the
-    file and have the size of its shape.
+    The file is eight bytes with the length of the header, the header (JSON), and the tensors. Each tensor must have the size of
+    its shape, and together they must cover the rest of the file, each byte once.
     """
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + length])
-        return {
-            name: _checked_tensor(entry, len(data) - 8 - length) for name, entry in header.items() if name != "__metadata__"
-        }
+        header.pop("__metadata__", None)
+        found = {name: _checked_tensor(entry) for name, entry in header.items()}
+        end = 0
+        for start, stop in sorted(entry["data_offsets"] for entry in header.values()):
+            if start != end:
+                raise ValueError(f"a tensor at {start} behind one that ends at {end}")
+            end = stop
+        if end != len(data) - 8 - length:
+            raise ValueError(f"tensors that end at {end} of {len(data) - 8 - length}")
+        return found
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableSource("not a safetensors file. Make it again.") from error
 
@@ -374,11 +283,13 @@ def _floats(data: bytes, name: str) -> NDArray[np.float32]:
     return np.frombuffer(data[8 + length + start : 8 + length + stop], "<f4")
 
 
-def _checked_tensor(entry: dict[str, Any], available: int) -> tuple[str, tuple[int, ...]]:
+def _checked_tensor(entry: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
     dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-    size = _TENSOR_BYTES[dtype]
-    for n in shape:
-        size *= n
-    if not (0 <= start <= stop <= available and stop - start == size and all(n >= 0 for n in shape)):
+    # JSON has fractions, truth values and texts too; a text times a number would fill the memory.
+    if not all(type(n) is int for n in (*shape, start, stop)):
+        raise ValueError("a tensor whose shape or place is not of whole numbers")
+    if len(shape) > _MOST_DIMENSIONS or not all(0 <= n <= _MOST_LENGTH for n in shape):
+        raise ValueError("a tensor of an impossible shape")
+    if not (0 <= start <= stop and stop - start == _TENSOR_BYTES[dtype] * math.prod(shape)):
         raise ValueError(f"a tensor of shape {shape} at {start} to {stop}")
     return dtype, shape

@@ -242,7 +242,7 @@ class Growth:
             found = read_json(self._checkpoint)
             content = {"places": found["places"], "note": found["note"]}
             intact = found["crc32c"] == crc32c(encode(content))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return {}
         note: Json = content["note"]
         if intact and all(array.restore(Place(*content["places"][name])) for name, array in self.arrays.items()):

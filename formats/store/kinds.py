@@ -7,23 +7,23 @@ kinds are declared in `mmdiff/kinds.py`, and the functions here and in `verify.p
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.progress import Progress
-from mmdiff.formats.store.manifest import Json
-from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.formats.store.manifest import Json, Manifest
+from mmdiff.formats.store.shapes import Finding
 
-Finding = tuple[str, str]
-"""The array that a problem is in, and the problem."""
+if TYPE_CHECKING:
+    # A store compares the artifacts it opens with their layouts.
+    from mmdiff.formats.store.store import Artifact, Store
 
 ArrayWriter = Callable[[Any, IO[bytes], Progress], None]
 """Writes the given arrays of an artifact to a file; formats of one array are given one."""
 
-TableWriter = Callable[[Store, Artifact, IO[bytes], Progress], None]
+TableWriter: TypeAlias = "Callable[[Store, Artifact, IO[bytes], Progress], None]"
 """Writes a table that needs other artifacts of the store too."""
 
 
@@ -65,13 +65,14 @@ NUMBER: Types = (int, float)
 class Layout:
     """One kind of artifact on disk, in one schema version.
 
-    `facts` and `parameters` are the entries that its manifest must have, with their types. `check` yields the problems of an
-    artifact whose arrays follow `arrays`.
+    `facts` and `parameters` are the entries that its manifest must have, with their types. `shapes` yields the problems of a
+    manifest that has them and whose arrays follow `arrays`; `check` those of the content, where the manifest has none.
     """
 
     name: str
     schema: int
     arrays: Mapping[str, ArrayRule]
+    shapes: Callable[[Manifest], Iterator[Finding]]
     check: Callable[[Artifact], Iterator[Finding]]
     facts: Mapping[str, Types] = field(default_factory=dict)
     parameters: Mapping[str, Types] = field(default_factory=dict)
@@ -93,42 +94,35 @@ Kinds = Mapping[tuple[str, int], Kind]
 
 def kind_of(artifact: Artifact, kinds: Kinds) -> Kind:
     """The kind of an artifact."""
-    kind = kinds.get(_key(artifact))
+    kind = kinds.get((artifact.manifest.kind, artifact.manifest.schema))
     if kind is None:
-        raise Corrupt(f"{artifact.name}: {_unknown(artifact, kinds)}. Use the version of mmdiff that wrote it.")
+        raise Corrupt(f"{artifact.name}: {_unknown(artifact.manifest, kinds)}. Use the version of mmdiff that wrote it.")
     return kind
 
 
-def described_kind(artifact: Artifact, kinds: Kinds) -> Kind:
-    """The kind of an artifact whose manifest has all the facts and parameters of this kind."""
-    kind = kind_of(artifact, kinds)
-    for _, what in _problems_of_manifest(artifact, kind):
-        raise Corrupt(f"{artifact.name}: {what}. {artifact.remedy}")
-    return kind
+def problems_of_manifest(manifest: Manifest, kinds: Layouts) -> list[Finding]:
+    """Arrays, shapes, facts and parameters that an artifact of this kind cannot have. Nothing is read."""
+    kind = kinds.get((manifest.kind, manifest.schema))
+    if kind is None:
+        return [("", _unknown(manifest, kinds))]
+    return (
+        list(_problems_of_arrays(manifest, kind)) or list(_problems_of_entries(manifest, kind)) or list(kind.shapes(manifest))
+    )
 
 
 def problems_of_content(artifact: Artifact, kinds: Layouts) -> Iterator[Finding]:
     """Contradictions in the content of an artifact whose files are intact."""
-    kind = kinds.get(_key(artifact))
-    if kind is None:
-        yield "", _unknown(artifact, kinds)
-        return
-    wrong_arrays = list(_problems_of_arrays(artifact, kind))
-    yield from wrong_arrays or itertools.chain(_problems_of_manifest(artifact, kind), kind.check(artifact))
-
-
-def _key(artifact: Artifact) -> tuple[str, int]:
-    return artifact.manifest.kind, artifact.manifest.schema
-
-
-def _unknown(artifact: Artifact, kinds: Layouts) -> str:
-    known = ", ".join(f"{name} {schema}" for name, schema in kinds)
-    return f"kind {artifact.manifest.kind}, schema {artifact.manifest.schema}: this mmdiff knows {known}"
-
-
-def _problems_of_manifest(artifact: Artifact, kind: Layout) -> Iterator[Finding]:
-    """Facts and parameters that the manifest lacks, or that have another type."""
     manifest = artifact.manifest
+    yield from problems_of_manifest(manifest, kinds) or kinds[manifest.kind, manifest.schema].check(artifact)
+
+
+def _unknown(manifest: Manifest, kinds: Layouts) -> str:
+    known = ", ".join(f"{name} {schema}" for name, schema in kinds)
+    return f"kind {manifest.kind}, schema {manifest.schema}: this mmdiff knows {known}"
+
+
+def _problems_of_entries(manifest: Manifest, kind: Layout) -> Iterator[Finding]:
+    """Facts and parameters that the manifest lacks, or that have another type."""
     for what, required, found in (("fact", kind.facts, manifest.facts), ("parameter", kind.parameters, manifest.parameters)):
         for name, expected in required.items():
             if name not in found or type(found[name]) not in expected:
@@ -136,15 +130,15 @@ def _problems_of_manifest(artifact: Artifact, kind: Layout) -> Iterator[Finding]
                 yield "", f"the manifest lacks the {what} {name!r}, or it is not of type {types}"
 
 
-def _problems_of_arrays(artifact: Artifact, kind: Layout) -> Iterator[Finding]:
+def _problems_of_arrays(manifest: Manifest, kind: Layout) -> Iterator[Finding]:
     for name, rule in kind.arrays.items():
-        if name not in artifact:
+        if name not in manifest.arrays:
             if rule.required:
                 yield name, "missing"
             continue
-        spec = artifact.spec(name)
+        spec = manifest.arrays[name].spec
         if spec.dtype not in rule.dtypes or len(spec.shape) not in rule.dimensions:
             yield name, f"{spec.dtype} of shape {spec.shape}; expected {' or '.join(rule.dtypes)}"
-    for name in artifact.manifest.arrays:
+    for name in manifest.arrays:
         if name not in kind.arrays:
             yield name, "an array that this kind does not have"

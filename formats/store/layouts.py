@@ -1,15 +1,26 @@
 """The layouts of all kinds of artifacts: the arrays, facts and parameters that each has on disk, and its checks.
 
-Publishing, fetching and `verify` check artifacts against them. `docs/formats.md` is the specification; `mmdiff/kinds.py` adds
-what is shown and exported.
+Opening an artifact compares its manifest with them; publishing, fetching and `verify` also check the content.
+`docs/formats.md` is the specification; `mmdiff/kinds.py` adds what is shown and exported.
 """
 
 from __future__ import annotations
 
-from mmdiff.formats.errors import BadResult
-from mmdiff.formats.store import checks
-from mmdiff.formats.store.kinds import NUMBER, ArrayRule, Layout, problems_of_content, string_arrays
-from mmdiff.formats.store.store import Artifact
+from typing import TYPE_CHECKING
+
+from mmdiff.formats.errors import BadResult, Corrupt
+from mmdiff.formats.store import checks, shapes
+from mmdiff.formats.store.kinds import (
+    NUMBER,
+    ArrayRule,
+    Layout,
+    problems_of_content,
+    problems_of_manifest,
+    string_arrays,
+)
+
+if TYPE_CHECKING:
+    from mmdiff.formats.store.store import Artifact
 
 _ALL = (
     Layout(
@@ -26,6 +37,7 @@ _ALL = (
             "dropped_ids": ArrayRule(("int64",)),
             **string_arrays("dropped_ids"),
         },
+        shapes=shapes.shapes_of_descriptors,
         check=checks.check_descriptors,
         facts={"rows": (int,), "dropped": (dict,)},
     ),
@@ -37,6 +49,7 @@ _ALL = (
             "components": ArrayRule(("float32",), (2,)),
             "explained_variance": ArrayRule(("float32",)),
         },
+        shapes=shapes.shapes_of_pca,
         check=checks.check_pca,
         facts={"width": (int,), "dims": (int,), "reduces": (bool,)},
         parameters={"normalize": (bool,)},
@@ -52,6 +65,7 @@ _ALL = (
             "members": ArrayRule(("uint32",), required=True),
             "offsets": ArrayRule(("int64",), required=True),
         },
+        shapes=shapes.shapes_of_partitions,
         check=checks.check_partitions,
         facts={"cells": (int,), "partitions": (int,)},
     ),
@@ -67,6 +81,7 @@ _ALL = (
             "coarse": ArrayRule(("float32",), (2,), required=True),
             "children": ArrayRule(("int64",), required=True),
         },
+        shapes=shapes.shapes_of_cells,
         check=checks.check_cells,
         facts={"cells": (int,)},
     ),
@@ -77,6 +92,7 @@ _ALL = (
             "neighbors": ArrayRule(("uint32",), (2,), required=True),
             "similarities": ArrayRule(("float32",), (2,), required=True),
         },
+        shapes=shapes.shapes_of_knn,
         check=checks.check_knn,
         facts={"nodes": (int,)},
     ),
@@ -90,6 +106,7 @@ _ALL = (
             "weights": ArrayRule(("float32", "float16")),
             "order": ArrayRule(("uint32",)),
         },
+        shapes=shapes.shapes_of_graph,
         check=checks.check_graph,
         facts={"nodes": (int,), "edges": (int,), "background": (int,), "seeds": (int,), "test": (int,), "reciprocal": NUMBER},
     ),
@@ -104,6 +121,7 @@ _ALL = (
             "top_classes": ArrayRule(("int32",), (2,)),
             "top_scores": ArrayRule(("float32",), (2,)),
         },
+        shapes=shapes.shapes_of_scores,
         check=checks.check_scores,
         facts={"tests": (int,), "classes": (int,), "planes": (list,)},
         parameters={"method": (str,)},
@@ -116,6 +134,7 @@ _ALL = (
             "class_numbers": ArrayRule(("int64",), required=True),
             **string_arrays("class_names"),
         },
+        shapes=shapes.shapes_of_logreg,
         check=checks.check_logreg,
         facts={"classes": (int,), "width": (int,), "samples": (int,)},
     ),
@@ -127,6 +146,7 @@ _ALL = (
             "offsets": ArrayRule(("int64",), required=True),
             "keys": ArrayRule(("uint8",), (2,), required=True),
         },
+        shapes=shapes.shapes_of_report,
         check=checks.check_report,
         facts={"tests": (dict,), "lines": (list,)},
         parameters={"draws": (int,), "n": (list,), "methods": (list,)},
@@ -134,6 +154,14 @@ _ALL = (
 )
 
 LAYOUTS: dict[tuple[str, int], Layout] = {(layout.name, layout.schema): layout for layout in _ALL}
+
+
+def require_possible(artifact: Artifact) -> None:
+    """Raises Corrupt for an artifact whose manifest contradicts itself or its kind, whatever its digests say."""
+    for array, what in problems_of_manifest(artifact.manifest, LAYOUTS):
+        place = f"{artifact.name}, array {array}" if array else artifact.name
+        known = (artifact.manifest.kind, artifact.manifest.schema) in LAYOUTS
+        raise Corrupt(f"{place}: {what}. {artifact.remedy if known else 'Use the version of mmdiff that wrote it.'}")
 
 
 def require_sound(artifact: Artifact, advice: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn
 
-from mmdiff.formats.errors import BadResult, Corrupt, call
+from mmdiff.formats.errors import BadResult, Corrupt, call, shortened
 from mmdiff.formats.storage.arrays import ArraySpec
 
 Json = dict[str, Any]
@@ -114,11 +114,13 @@ class Manifest:
         if not isinstance(document, dict) or {key: type(value) for key, value in document.items()} != _FIELDS:
             raise Corrupt(f"{where}: not a manifest of mmdiff. Rebuild the artifact.")
         if not _KIND.fullmatch(document["kind"]) or document["schema"] < 1:
-            found = f"kind {document['kind']!r}, schema {document['schema']}"
+            found = f"kind {shortened(document['kind'])}, schema {document['schema']}"
             raise Corrupt(f"{where}: {found} is not a kind of artifact. Rebuild the artifact.")
         for name, entry in document["inputs"].items():
             if not _is_input(entry):
-                raise Corrupt(f"{where}: the input {name!r} is neither an artifact nor a source. Rebuild the artifact.")
+                raise Corrupt(
+                    f"{where}: the input {shortened(name)} is neither an artifact nor a source. Rebuild the artifact."
+                )
         arrays = {name: _array_entry(name, entry, where) for name, entry in document["arrays"].items()}
         records = {key: Record.of(document[key], f"{where}, {key}") for key in ("parameters", "facts")}
         return cls(**{**document, **records, "arrays": arrays})
@@ -170,7 +172,7 @@ def finite_figures(what: str) -> Iterator[None]:
 def parse_run(text: bytes, where: str) -> Json:
     found = attributes(text, where)
     run = found.get("run")
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         if isinstance(run, dict) and found.get("digest") == _digest(run) and run_json(run) == text and _is_run(run):
             nested = {"witness": Record.of(run["witness"], where)} if "witness" in run else {}
             return Record.of({**run, **nested}, where)
@@ -240,7 +242,7 @@ def _digest(document: Json) -> str:
 
 def _array_entry(name: str, document: Any, where: str) -> ArrayEntry:
     if not _ARRAY_NAME.fullmatch(name) or name == "run":
-        raise Corrupt(f"{where}: {name!r} is not a name for an array. Rebuild the artifact.")
+        raise Corrupt(f"{where}: {shortened(name)} is not a name for an array. Rebuild the artifact.")
     spec = ArraySpec.from_json(document, f"{where}, array {name}")
     found = document.get("crc32c")
     if not isinstance(found, list) or not all(isinstance(crc, str) and _CRC.fullmatch(crc) for crc in found):

@@ -22,6 +22,7 @@ from mmdiff.formats.errors import (
     BadResult,
     Corrupt,
     Damaged,
+    DiskError,
     DiskFull,
     InputError,
     Locked,
@@ -34,7 +35,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.array_writer import ArrayWriter
-from mmdiff.formats.store.checked_files import changed_files, end_run
+from mmdiff.formats.store.checked_files import CheckedInputs
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -42,7 +43,6 @@ from mmdiff.formats.store.manifest import (
     Recipe,
     encode,
     finite_figures,
-    id_of,
     object_id,
     object_names,
     run_json,
@@ -68,10 +68,10 @@ class Draft:
         self._object = folder / "object"
         described = {**recipe.to_json(), "draft": _DRAFT_VERSION}
         note = folder / "recipe.json"
-        if read_json(note) != json.loads(encode(described)):
+        if read_json(note) != json.loads(encode(described)) or self._object.is_symlink():
             if self.checkpoint.exists():
                 seam.remove_file(self.checkpoint)
-            if self._object.exists():
+            if os.path.lexists(self._object):
                 seam.remove_folder(self._object)
             seam.write_file(note, encode(described))
         seam.make_folder(self._object)
@@ -209,6 +209,7 @@ class Publication:
 
     def __enter__(self) -> Self:
         _refuse_other_folders(self.store.path)
+        self._inputs = CheckedInputs(self.store.objects)
         try:
             self._add_lock(
                 seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: ", call("gc"), " is running."
@@ -226,12 +227,15 @@ class Publication:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
+            locked = self.names[: max(0, len(self._locks) - 1)]
+            useless = [name for name in locked if not self._worth_keeping(name, error)]
+            for name in useless:
+                self._invalidate(name)
             if isinstance(error, InputError):
                 for name, folder in self._unnamed.items():
                     seam.move_folder(folder, self._work(name) / "object")
-            for name in self.names[: max(0, len(self._locks) - 1)]:
-                if not self._worth_keeping(name, error):
-                    self._remove_work(name)
+            for name in useless:
+                self._remove_work(name)
             seam.remove_empty_folder(self.store.work)
             self._remove_unused_store()
         except OSError:
@@ -239,13 +243,13 @@ class Publication:
             if error is None:
                 raise
         finally:
-            end_run()
+            self._inputs.end()
             self._release()
 
     def find(self, recipe: Recipe) -> Artifact | None:
         """An object made by the same recipe before, named or not, whose bytes are all intact."""
         for folder in sorted(self.store.objects.glob(f"{recipe.kind}-*")):
-            with suppress(Corrupt):
+            with suppress(Corrupt, DiskError):
                 artifact = self.store.open_object(f"objects/{folder.name}", folder.name)
                 same = artifact.manifest.follows(recipe) and artifact.run.get("witness") == recipe.source_fingerprints
                 if same and not any(problems_of_files(artifact)):
@@ -254,16 +258,17 @@ class Publication:
 
     def draft(self, name: str, recipe: Recipe) -> Draft:
         """Starts an artifact, or continues the draft of an interrupted run with the same recipe."""
+        self._inputs.refuse_changed(_input_ids(recipe))
         self._drafts[name] = Draft(self._work(name), name, recipe)
         return self._drafts[name]
 
     def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:
         """Makes a finished draft an object, without a name yet. `check` may refuse it."""
-        self._refuse_changed_inputs(draft.recipe)
+        self._inputs.refuse_changed(_input_ids(draft.recipe))
         self._make_groups(self.store.objects, self._work(draft.name))
         object_name = draft.publish(self.store, facts, {**run, "witness": draft.recipe.source_fingerprints}, check)
         self._unnamed[draft.name] = self.store.objects / object_name
-        return self.store.open_object(draft.name, object_name)
+        return self.store.open_object(draft.name, object_name, possible=False)
 
     def link(self, artifacts: Mapping[str, Artifact]) -> None:
         """Gives objects their names; from now on readers find them."""
@@ -277,27 +282,23 @@ class Publication:
             self._unnamed.pop(name, None)
             self._done.add(name)
 
-    def _refuse_changed_inputs(self, recipe: Recipe) -> None:
-        """Raises Damaged if a file of an input has changed since it was checked: the draft may come of either state."""
-        ids = {entry["object"] for entry in recipe.inputs.values() if "object" in entry}
-        names = {folder.name for folder in _entries(self.store.objects) if id_of(folder.name) in ids}
-        for path in changed_files(self.store.objects.absolute(), names):
-            raise Damaged(f"{path}: changed while it was in use. Nothing that came of it is kept: run the same command again.")
-
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
         """Whether the work folder of a name holds a draft that a later run can continue.
 
         A draft of bad input or with bad content is removed, since it cannot be continued, and so is one whose input was found
-        damaged: nothing that came of it is kept. A draft that this run did not open is left alone.
+        damaged or has changed: nothing that came of it is kept. A draft that this run did not open is left alone.
         """
         if name in self._done:
             return False
         if name not in self._drafts:
             return (self._work(name) / "object").exists()
-        return error is not None and not isinstance(error, InputError | BadResult | Damaged) and self._drafts[name].has_chunks
+        if error is None or isinstance(error, InputError | BadResult | Damaged):
+            return False
+        draft = self._drafts[name]
+        return draft.has_chunks and not any(self._inputs.changed(_input_ids(draft.recipe)))
 
     def _work(self, name: str) -> Path:
-        return self.store.work / name.replace("/", ".")
+        return _work_folder(self.store, name)
 
     def _make_groups(self, namespace: Path, scratch: Path) -> None:
         """Writes the zarr group metadata of the store and of one of its folders."""
@@ -325,6 +326,15 @@ class Publication:
             os.close(lock)
         self._locks.clear()
 
+    def _invalidate(self, name: str) -> None:
+        """Removes the recipe of a draft, for good: without it no run continues what may be left of the draft."""
+        note = self._work(name) / "recipe.json"
+        if note.exists():
+            # What fails here fails again when the rest is removed.
+            with suppress(OSError):
+                seam.remove_file(note)
+                seam.sync_folder(note.parent)
+
     def _remove_work(self, name: str) -> None:
         folder = self._work(name)
         for path in list(_entries(folder)):
@@ -334,6 +344,29 @@ class Publication:
                 seam.remove_file(path)
         seam.remove_file(folder / "lock")
         seam.remove_empty_folder(folder)
+
+
+def drafted_bytes(store: Store, name: str) -> int:
+    """Bytes of the draft that an interrupted run has left. The next run continues it, or removes it first."""
+    draft = _work_folder(store, name) / "object"
+    return sum(path.lstat().st_size for path in draft.rglob("*") if path.is_file())
+
+
+def refuse_full_disk(path: Path, what: str, needed: int) -> None:
+    """Refuses work that needs more bytes than the disk of the store has free."""
+    free = seam.free_bytes(path)
+    if needed > free:
+        raise DiskFull(
+            f"{what}: about {needed:,} bytes of disk are needed, but the disk of {path} has {free:,} free. Make room (",
+            call("gc"),
+            " may help), or put the store on another disk with ",
+            Parameter("store", FOLDER),
+            ".",
+        )
+
+
+def _work_folder(store: Store, name: str) -> Path:
+    return store.work / name.replace("/", ".")
 
 
 def _refuse_other_folders(path: Path) -> None:
@@ -348,6 +381,10 @@ def _refuse_other_folders(path: Path) -> None:
         raise BadOption(
             f"{path}: a folder with other files in it, not a store. Name a new folder with ", Parameter("store", FOLDER), "."
         )
+
+
+def _input_ids(recipe: Recipe) -> set[str]:
+    return {entry["object"] for entry in recipe.inputs.values() if "object" in entry}
 
 
 def _holder_of(lock: Path) -> str:

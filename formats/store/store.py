@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,15 +27,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Damaged, Missing, Parameter, call, did_you_mean
-from mmdiff.formats.progress import Advance
+from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Damaged, DiskError, Missing, Parameter, call, did_you_mean
 from mmdiff.formats.storage.arrays import ArraySpec
-from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
 from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
-from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.storage.strings import Strings
-from mmdiff.formats.store.checked_files import Identity, identity_of, remember_checked, was_checked
+from mmdiff.formats.store.checked_files import Identity, identity_of, note_use, remember_checked, was_checked
+from mmdiff.formats.store.files import open_chunk, read_file
+from mmdiff.formats.store.layouts import require_possible
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -60,8 +58,8 @@ Checks = Literal["touched", "all", "none"]
 
 CHECKS: tuple[Checks, ...] = ("touched", "all", "none")
 
-# Rows whose indices are checked at a time.
-_CHECKED_ROWS = 1 << 16
+# Bytes of indices that are checked at a time; the masks of the check take up to as much again.
+_CHECKED_BYTES = 1 << 20
 
 _LONGEST_NAME = 200
 _ARTIFACT_NAME = re.compile(rf"({'|'.join(NAMESPACES)})/[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -151,9 +149,14 @@ class Artifact:
                     identities.append(identity_of(os.fstat(descriptor)))
                     if was_checked(files[chunk], identities[chunk], crc):
                         checked.add(chunk)
+                        note_use(files[chunk], identities[chunk])
                     yield descriptor
                 finally:
                     os.close(descriptor)
+
+        def remember(chunk: int) -> None:
+            remember_checked(files[chunk], identities[chunk], entry.crcs[chunk])
+            note_use(files[chunk], identities[chunk])
 
         origin = Origin(
             name=f"{self.name}, array {array}",
@@ -161,22 +164,38 @@ class Artifact:
             path=lambda chunk: files[chunk],
             crcs=None if self.checks == "none" else entry.crcs,
             checked=checked,
-            remember=lambda chunk: remember_checked(files[chunk], identities[chunk], entry.crcs[chunk]),
+            remember=remember,
         )
-        return map_chunks(entry.spec, opened(), lambda chunk: open_chunk(folder, entry.spec, chunk, entry.crcs[chunk]), origin)
+
+        def open_again(chunk: int) -> int:
+            descriptor = open_chunk(folder, entry.spec, chunk, entry.crcs[chunk])
+            if identity_of(os.fstat(descriptor)) != identities[chunk]:
+                os.close(descriptor)
+                raise Corrupt(f"{files[chunk]}: not the file that was mapped. {self.remedy}")
+            return descriptor
+
+        return map_chunks(entry.spec, opened(), open_again, origin)
 
     def index_array(self, array: str, below: int, none: int | None = None) -> NDArray[Any]:
         """An array of indices, each of them checked to be at least 0 and less than `below`, or to be `none`."""
         values = self.array(array)
-        for start in range(0, len(values), _CHECKED_ROWS):
-            block = values[start : start + _CHECKED_ROWS]
+        step = max(1, _CHECKED_BYTES * len(values) // max(1, values.nbytes))
+        for start in range(0, len(values), step):
+            block = values[start : start + step]
             wrong = (block < 0) | (block >= below)
             if none is not None:
                 wrong &= block != none
             if wrong.any():
-                row = start + int(np.argmax(wrong.reshape(len(block), -1).any(axis=1)))
-                raise Damaged(f"{self.name}, array {array}, row {row}: {values[row]} is not below {below}. {self.remedy}")
+                place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+                also = "" if none is None else f", nor {none}"
+                problem = f"row {start + int(place[0])}: {block[place]} is not from 0 to {below - 1}{also}"
+                raise Damaged(f"{self.name}, array {array}, {problem}. {self.remedy}")
         return values
+
+    def require_shape(self, array: str, shape: tuple[int, ...]) -> None:
+        """Raises Damaged unless an array has the shape that other artifacts give it."""
+        if self.spec(array).shape != shape:
+            raise Damaged(f"{self.name}, array {array}: of shape {self.spec(array).shape}; expected {shape}. {self.remedy}")
 
     def strings(self, column: str) -> Strings:
         """A column of strings, with its offsets checked."""
@@ -275,15 +294,18 @@ class Store:
         found = self.object_name(name)
         return None if found is None else id_of(found)
 
-    def open_artifact(self, name: str) -> Artifact:
-        """The artifact of a name, with its manifest checked against its id."""
+    def open_artifact(self, name: str, *, possible: bool = True) -> Artifact:
+        """The artifact of a name, with its manifest checked against its id and its kind, as `open_object` does."""
         found = self.object_name(name)
         if found is None:
             raise missing_artifact(name, str(self), self.names(), "nothing yet")
-        return self.open_object(name, found)
+        return self.open_object(name, found, possible=possible)
 
-    def open_object(self, name: str, object_name: str) -> Artifact:
-        """The artifact in an object folder; `name` is used in messages."""
+    def open_object(self, name: str, object_name: str, *, possible: bool = True) -> Artifact:
+        """The artifact in an object folder; `name` is used in messages.
+
+        Dtypes, shapes and facts that its kind cannot have are refused, unless `possible` is false: `verify` lists them.
+        """
         folder = self.objects / object_name
         if folder.is_symlink() or not folder.is_dir():
             raise Corrupt(f"{name}: its object folder objects/{object_name} is missing. Rebuild the artifact.")
@@ -291,7 +313,12 @@ class Store:
         manifest = Manifest.parse(text, f"{name} (zarr.json)")
         if object_id(manifest.kind, text) != id_of(object_name):
             raise Corrupt(f"{name}: the manifest zarr.json was changed after it was published. Rebuild the artifact.")
-        return Artifact(name, object_name, manifest, self)
+        return self._checked(Artifact(name, object_name, manifest, self), possible)
+
+    def _checked(self, artifact: Artifact, possible: bool) -> Artifact:
+        if possible:
+            require_possible(artifact)
+        return artifact
 
     def ensure_local(self, names: Sequence[str]) -> None:
         """Fetches the files of artifacts where they are not on this machine; a folder has them."""
@@ -308,7 +335,7 @@ class Store:
         """The command that makes an artifact again, if its record can be read."""
         try:
             return f"Run again: {artifact.run['command']}"
-        except (Corrupt, KeyError):
+        except (Corrupt, DiskError, KeyError):
             return "Run again the command that made it."
 
 
@@ -341,46 +368,3 @@ def check_name(name: str, known: Callable[[], Iterable[str]] = tuple) -> str:
 def missing_artifact(name: str, store: str, names: Sequence[str], none: str) -> Missing:
     """The error for a name that a store does not have; `none` describes a store without names."""
     return Missing(f"{name}: not in the store {store}. {did_you_mean(name, names)}It holds: {', '.join(names) or none}.")
-
-
-def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
-    """Opens a chunk file; raises Corrupt unless its size and checksum bytes agree with the manifest."""
-    file = spec.chunk_file(chunk)
-    try:
-        descriptor = os.open(folder / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error.strerror})"
-        raise Corrupt(f"chunk {file} {problem}.") from None
-    problem = ""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            problem = "is not a regular file"
-        elif status.st_size != spec.file_bytes:
-            problem = f"has {status.st_size:,} bytes instead of {spec.file_bytes:,}"
-        elif os.pread(descriptor, TAIL_BYTES, spec.chunk_bytes) != tail(crc):
-            problem = "is not the chunk that was published (another checksum)"
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-    if problem:
-        os.close(descriptor)
-        raise Corrupt(f"chunk {file} {problem}.")
-    return descriptor
-
-
-def check_content(descriptor: int, spec: ArraySpec, chunk: int, crc: int, advance: Advance = lambda _: None) -> None:
-    """Raises Corrupt unless the content of an open chunk file matches its checksum."""
-    try:
-        found = crc32c_of_file(descriptor, spec.chunk_bytes, advance)
-    except OSError as error:
-        raise Corrupt(f"chunk {spec.chunk_file(chunk)} cannot be read ({error.strerror}).") from None
-    if found != crc:
-        raise Corrupt(f"chunk {spec.chunk_file(chunk)} does not match its checksum.")
-
-
-def read_file(path: Path, where: str, root: Path) -> bytes:
-    """The bytes of a metadata file of the store at `root`; links are not followed."""
-    try:
-        return read_inside(root, path)
-    except OSError as error:
-        raise Corrupt(f"{where}: cannot read {path} ({error.strerror}). Rebuild the artifact.") from None

@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.errors import Corrupt, DiskError, StoreError
 from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c_of_file, tail
 from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.store.checked_files import identity_of, remember_checked
+from mmdiff.formats.store.files import check_content, open_chunk
 from mmdiff.formats.store.kinds import Kinds, problems_of_content
 from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import (
@@ -28,13 +29,13 @@ from mmdiff.formats.store.store import (
     STORE_JSON,
     Artifact,
     Store,
-    check_content,
     is_name,
-    open_chunk,
 )
 
 _FOLDER, _LINK = "a folder", "a link"
 _ELSEWHERE = "Move it elsewhere."
+_AGAIN = "It may be intact: verify again afterwards."
+_UNUSABLE = (Corrupt, DiskError)
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def bytes_to_read(store: Store, names: Iterable[str]) -> int:
     """The bytes that `verify` reads; artifacts with an unreadable manifest are not counted."""
     total = 0
     for name in names:
-        with suppress(Corrupt):
-            total += store.open_artifact(name).manifest.bytes_on_disk
+        with suppress(*_UNUSABLE):
+            total += store.open_artifact(name, possible=False).manifest.bytes_on_disk
     return total
 
 
@@ -74,9 +75,11 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
     """Checks the files and the content of artifacts; `advance` reports the bytes read."""
     for name in names:
         try:
-            artifact = store.open_artifact(name)
-        except Corrupt as error:
-            yield Problem(name, None, None, str(error), "Remove the name and run again the command that made it.")
+            artifact = store.open_artifact(name, possible=False)
+        except _UNUSABLE as error:
+            yield Problem(
+                name, None, None, str(error), _remedy(error, "Remove the name and run again the command that made it.")
+            )
             continue
         damaged = False
         for problem in problems_of_files(artifact, advance):
@@ -119,8 +122,8 @@ def problems_of_names(store: Store) -> Iterator[Problem]:
             yield Problem(path.name, None, None, "a folder of names that a store does not have", remedy)
     reported = set()
     for name in store.names():
-        with suppress(Corrupt):
-            for entry in store.open_artifact(name).manifest.inputs.values():
+        with suppress(*_UNUSABLE):
+            for entry in store.open_artifact(name, possible=False).manifest.inputs.values():
                 lost, identity = entry.get("artifact"), entry.get("object")
                 if lost is None or lost in reported or not is_name(lost) or os.path.lexists(store.path / lost):
                     continue
@@ -136,18 +139,18 @@ def problems_of_files(artifact: Artifact, advance: Advance = lambda _: None) -> 
     """Problems of the files of an artifact; of the bad chunks of an array, the first is named."""
     try:
         _ = artifact.run
-    except Corrupt as error:
-        yield Problem(artifact.name, None, None, str(error), artifact.remedy)
+    except _UNUSABLE as error:
+        yield Problem(artifact.name, None, None, str(error), _remedy(error, artifact.remedy))
     expected = {"zarr.json", "run", *artifact.manifest.arrays}
     yield from _surplus(artifact, artifact.folder, expected, None)
     yield from _surplus(artifact, artifact.folder / "run", {"zarr.json"}, None)
     for array, entry in artifact.manifest.arrays.items():
         folder = artifact.folder / array
-        bad: list[tuple[str, str]] = []
+        bad: list[tuple[str, StoreError]] = []
         try:
             artifact.check_metadata(array)
-        except Corrupt as error:
-            yield Problem(artifact.name, array, None, str(error), artifact.remedy)
+        except _UNUSABLE as error:
+            yield Problem(artifact.name, array, None, str(error), _remedy(error, artifact.remedy))
             continue
         for chunk, crc in enumerate(entry.crcs):
             problem = _problem_of_chunk(folder, entry.spec, chunk, crc, advance)
@@ -155,7 +158,7 @@ def problems_of_files(artifact: Artifact, advance: Advance = lambda _: None) -> 
                 bad.append((entry.spec.chunk_file(chunk), problem))
         if bad:
             others = f" ({len(bad)} chunks of this array are bad)" if len(bad) > 1 else ""
-            yield Problem(artifact.name, array, bad[0][0], bad[0][1] + others, artifact.remedy)
+            yield Problem(artifact.name, array, bad[0][0], f"{bad[0][1]}{others}", _remedy(bad[0][1], artifact.remedy))
         files = {"zarr.json", *(entry.spec.chunk_file(chunk) for chunk in range(entry.spec.chunks))}
         yield from _surplus(artifact, folder, files, array)
 
@@ -177,7 +180,7 @@ def crc_of_complete_chunk(path: Path, spec: ArraySpec) -> int | None:
         os.close(descriptor)
 
 
-def _problem_of_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advance: Advance) -> str | None:
+def _problem_of_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advance: Advance) -> StoreError | None:
     try:
         descriptor = open_chunk(folder, spec, chunk, crc)
         try:
@@ -186,9 +189,14 @@ def _problem_of_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advan
             remember_checked(folder.absolute() / spec.chunk_file(chunk), identity, crc)
         finally:
             os.close(descriptor)
-    except Corrupt as error:
-        return str(error)
+    except _UNUSABLE as error:
+        return error
     return None
+
+
+def _remedy(error: StoreError, remedy: str) -> str:
+    """How to replace what is damaged. A file that the system refuses to read may be intact."""
+    return _AGAIN if isinstance(error, DiskError) else remedy
 
 
 def _surplus(artifact: Artifact, folder: Path, expected: set[str], array: str | None) -> Iterator[Problem]:

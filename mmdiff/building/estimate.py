@@ -19,12 +19,13 @@ from mmdiff.building.memory_model import (
     for_graph,
     for_points,
 )
-from mmdiff.building.stage import FLAT, ROLES, Request, check_options
+from mmdiff.building.stage import FLAT, ROLES, Request, checked
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, call
 from mmdiff.formats.storage import seam
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.knn.cells import partition
+from mmdiff.knn.choice import possible_searches
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.refine import refine
 from mmdiff.runtime.find_or_make import notes_on_disk
@@ -48,7 +49,10 @@ _SYMMETRISED = 12e6
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """Estimated bytes of memory and disk, seconds, and notes for the user."""
+    """Estimated bytes of memory and disk, seconds, and notes for the user.
+
+    Where the run chooses between two searches (`index`), disk and seconds are those of the more expensive one.
+    """
 
     index: str
     nodes: int
@@ -65,7 +69,7 @@ class GraphPlan:
 
 def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     """Estimates a build from scratch over all imported rows."""
-    check_options(request)
+    request, _ = checked(request)
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     if not roles.keys() & {"background", "seeds"}:
@@ -77,16 +81,16 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     points = rows.get("seeds", 0) + (rows.get("test", 0) if request.transductive else 0)
     sizes = Sizes(rows.get("background", 0), vectors.shape[1], vectors.dtype.name, request.k, points, request.transductive)
     nodes = sizes.nodes + points
-    flat = request.index == "flat" or sizes.nodes * sizes.nodes * sizes.width <= FLAT
+    searches = _searches(request, sizes)
     stages = [for_cells(sizes), for_background(sizes), for_points(sizes), for_graph(sizes)]
     memory = max(stage.fixed + stage.threads(request.memory) * stage.thread for stage in stages)
     lists = 8 * request.k * nodes
-    disk = disk_for_background(sizes, 0 if flat else 1) + int(4 * _EDGES_PER_ENTRY * request.k * nodes) + 12 * nodes
-    disk += lists if points else 0
-    seconds = _seconds(sizes, np.asarray(vectors[:_SAMPLE]), flat, rows.get("test", 0))
-    index = "flat" if flat else "cells"
+    disk = disk_for_background(sizes, 1 if "cells" in searches else 0)
+    disk += int(4 * _EDGES_PER_ENTRY * request.k * nodes) + 12 * nodes + (lists if points else 0)
+    speeds = _speeds(np.asarray(vectors[:_SAMPLE]), request.k)
+    seconds = max(_seconds(sizes, speeds, search == "flat", rows.get("test", 0)) for search in searches)
     return GraphPlan(
-        index=index,
+        index=" or ".join(searches),
         nodes=nodes,
         memory=memory,
         memory_limit=request.memory,
@@ -97,8 +101,15 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     )
 
 
-def _seconds(sizes: Sizes, sample: NDArray[Any], flat: bool, tests: int) -> float:
-    product, visit = _speeds(sample, sizes.k)
+def _searches(request: Request, sizes: Sizes) -> tuple[str, ...]:
+    """The searches of the background that the run may choose."""
+    if request.index == "flat" or sizes.nodes * sizes.nodes * sizes.width <= FLAT:
+        return ("flat",)
+    return possible_searches(sizes.nodes)
+
+
+def _seconds(sizes: Sizes, speeds: tuple[float, float], flat: bool, tests: int) -> float:
+    product, visit = speeds
     nodes, others = sizes.nodes, sizes.points + tests
     outside = others * (nodes + sizes.points) * sizes.width / product
     symmetrised = sizes.k * (nodes + sizes.points) / (_SYMMETRISED * cores())

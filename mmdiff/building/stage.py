@@ -11,7 +11,7 @@ Each stage is made once and found again as long as its inputs and parameters are
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,7 +106,7 @@ def build_graph(path: Path, request: Request, progress: Progress = silent, execu
     """Builds the missing and stale parts of the graph over all imported rows. `executor` searches the background."""
     store = Store.open(path)
     roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
-    weighting = check_options(request)
+    request, weighting = checked(request)
     _refuse_bad_roles(store, request, roles)
     with Publication(path, [cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
         stages = _Stages(publication, request, roles, progress, executor or LocalExecutor())
@@ -141,6 +141,7 @@ class _Stages:
             return cell_order.make(draft, descriptors.array("vectors"), threads, self.progress)
 
         artifact = self._make(cell_order.NAME, recipe, make_cells)
+        artifact.require_shape("vectors", descriptors.spec("vectors").shape)
         cells = Cells.of(artifact)
         index, always = _index(request, descriptors), request.index == "cells"
         recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed, always_cells=always)
@@ -150,6 +151,7 @@ class _Stages:
 
         lists = self._make(bb.NAME, recipe, make_lists)
         nodes = len(cells.order)
+        lists.require_shape("neighbors", (nodes, request.k))
         return Background(cells, (lists.index_array("neighbors", nodes, int(NONE)), lists.array("similarities")))
 
     def _searchers(self, threads: int) -> bb.Searchers:
@@ -177,6 +179,7 @@ class _Stages:
 
     def graph(self, lists: Artifact, nodes: Nodes, weighting: Weighting | None) -> None:
         """The symmetrised graph of the lists."""
+        lists.require_shape("neighbors", (nodes.count, self.request.k))
         recipe = Recipe("graph", SCHEMA, parameters(weighting), self._inputs(lists.name, cell_order.NAME))
 
         def write(draft: Draft, _threads: int) -> Json:
@@ -273,13 +276,16 @@ def _memory(sizes: Sizes, workers: int) -> dict[str, Stage]:
     return {name: stage.times(workers) if name == bb.NAME else stage for name, stage in memory.items()}
 
 
-def check_options(request: Request) -> Weighting | None:
-    """Refuses options that are not valid, whatever the store holds; returns the weighting."""
+def checked(request: Request) -> tuple[Request, Weighting | None]:
+    """The request with its values in Python's types, and the weighting. Refuses what no store could allow."""
     one_of("device", request.device, ("auto", "cpu", "gpu"))
-    whole("k", request.k, 1, MOST_NODES, "The paper uses 30.")
-    number("recall", request.recall, 0.001, 1, "For example 0.95.")
-    random_seed(request.seed)
-    flag("transductive", request.transductive)
+    request = replace(
+        request,
+        k=whole("k", request.k, 1, MOST_NODES, "The paper uses 30."),
+        recall=number("recall", request.recall, 0.001, 1, "For example 0.95."),
+        seed=random_seed(request.seed),
+        transductive=flag("transductive", request.transductive),
+    )
     weighting = choose(request.edge_weights, request.sigma, request.lambda_)
     if weighting is not None:
         weighting.check(request.k)
@@ -292,7 +298,7 @@ def check_options(request: Request) -> Weighting | None:
         )
     if request.device == "gpu":
         require_gpu()
-    return weighting
+    return request, weighting
 
 
 def _refuse_bad_roles(store: Store, request: Request, roles: dict[str, Artifact]) -> None:

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from mmdiff.formats.errors import BadOption, Parameter, one_of, shortened
-from mmdiff.runtime.parameters import MOST, as_number, as_whole
+from mmdiff.runtime.parameters import MOST, as_flag, as_number, as_whole
 
 Eta = Literal["column", "row", "none", "prior", "sinkhorn"]
 Normalization = Literal["row", "symmetric"]
@@ -93,7 +93,7 @@ def _prior(raw: Any) -> Any:
     return raw if hasattr(raw, "__len__") and not isinstance(raw, bytes) else None
 
 
-FLAG = Domain(lambda raw: raw if isinstance(raw, bool) else None, "true or false")
+FLAG = Domain(as_flag, "true or false")
 
 
 @dataclass(frozen=True)

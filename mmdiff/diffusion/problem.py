@@ -52,6 +52,7 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
         raise Missing(f"{store.path}: no graph to spread labels over. Run first: ", call("build_graph"))
     artifact = store.open_artifact(GRAPH)
     require_current(store, artifact)
+    _require_rows_of_roles(store, artifact)
     inputs: Json = {"W": input_of(artifact)}
     graph = CsrGraph.from_artifact(artifact)
     if labels is not None:
@@ -100,6 +101,21 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
     )
 
 
+def _require_rows_of_roles(store: Store, graph: Artifact) -> None:
+    """Compares the nodes of each role with its rows. Imported graphs may be older than the rows."""
+    if "source" in graph.manifest.inputs:
+        return
+    for role in ("background", "seeds", "test"):
+        nodes = graph.manifest.facts[role]
+        if nodes and store.id(f"descriptors/{role}") is not None:
+            rows = store.open_artifact(f"descriptors/{role}").spec("vectors").shape[0]
+            if rows != nodes:
+                raise Stale(
+                    f"{GRAPH}: made with {nodes:,} rows of descriptors/{role}, which has {rows:,}. "
+                    f"Run again: {graph.run['command']}"
+                )
+
+
 def _labelled_background(store: Store, graph: Artifact) -> Artifact | None:
     """The background, if it is what has labels: there are no seeds, and some of its rows are labelled."""
     if store.id(SEEDS) is not None or store.id(BACKGROUND) is None:
@@ -140,6 +156,7 @@ def _neighbors(store: Store, artifact: Artifact, graph: CsrGraph, inputs: Json) 
     require_current(store, lists)
     if lists.manifest.facts["nodes"] != graph.nodes:
         raise Stale(f"{TEST_LISTS}: made for another graph. Run again: {artifact.run['command']}")
+    lists.require_shape("neighbors", (store.open_artifact(TEST).spec("vectors").shape[0], lists.spec("neighbors").shape[1]))
     inputs["test"] = input_of(lists)
     return lists.index_array("neighbors", below=graph.nodes, none=int(NONE))
 

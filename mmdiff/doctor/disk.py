@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from mmdiff.doctor.checks import Check, Verdict
-from mmdiff.formats.errors import Corrupt, Missing
+from mmdiff.formats.errors import Corrupt, DiskError, Missing
 from mmdiff.formats.storage.seam import free_bytes
 from mmdiff.formats.store.store import Store
 from mmdiff.runtime.progress import Advance, Progress
@@ -118,7 +118,7 @@ def _check_store(path: Path) -> Check:
         artifacts = len(Store.open(path).names())
     except Missing:
         return Check("store", "folder", {"path": str(path), "artifacts": None})
-    except Corrupt as error:
+    except (Corrupt, DiskError) as error:
         return Check("store", "folder", {"path": str(path), "artifacts": None}, Verdict.PROBLEM, str(error))
     return Check("store", "folder", {"path": str(path), "artifacts": artifacts})
 

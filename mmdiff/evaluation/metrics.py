@@ -93,7 +93,7 @@ class Accuracy:
         return {name: round(value, 6) for name, value in vars(self).items()}
 
 
-def evaluate_scores(scores: NDArray[Any], labels: NDArray[np.integer], top: Sequence[int] = (1, 5)) -> dict[str, Accuracy]:
+def evaluate_scores(scores: NDArray[Any], labels: NDArray[np.integer], top: Iterable[int] = (1, 5)) -> dict[str, Accuracy]:
     """The accuracies `top1`, `top5`, ... of scores (rows, classes), as `mmdiff evaluate` gives them.
 
     `labels` are columns of the scores, (rows) or (rows, labels per row), -1 for none and NO_COLUMN for a class that the scores
@@ -110,13 +110,13 @@ def evaluate_scores(scores: NDArray[Any], labels: NDArray[np.integer], top: Sequ
     return found
 
 
-def checked_top(top: Sequence[int]) -> list[int]:
-    """The numbers of best classes to look among, sorted, each once."""
-    if isinstance(top, str) or not isinstance(top, Iterable):
+def checked_top(top: Iterable[int]) -> list[int]:
+    """The numbers of best classes to look among, sorted, each once. `top` is read once: it may be a generator."""
+    listed = isinstance(top, Iterable) and not isinstance(top, str)
+    tops = sorted({whole("top", k, 1, MOST, "The paper reports top 5.") for k in top}) if listed else []
+    if not tops:
         raise BadOption(Parameter("top", top), ": expected a list of whole numbers, such as (1, 5).")
-    for k in top:
-        whole("top", k, 1, MOST, "The paper reports top 5.")
-    return sorted(set(top))
+    return tops
 
 
 def bootstrap_interval(hits: int, count: int, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:

@@ -9,7 +9,7 @@ points have it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class Request:
     """Parameters of an evaluation. Without names, all scores of test points are evaluated."""
 
     names: Sequence[str] = ()
-    tops: Sequence[int] = (1, 5)
+    tops: Iterable[int] = (1, 5)
     novel: str | None = None
     per_class: bool = False
 

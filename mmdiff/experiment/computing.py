@@ -26,10 +26,10 @@ from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import class_prior
 from mmdiff.experiment.cells import COLUMNS, DATA, FIGURES, Cell, Counts, Result, hits
 from mmdiff.experiment.config import Background, Config, Group
-from mmdiff.experiment.methods import variant_of, weighting_of
+from mmdiff.experiment.methods import as_key, variant_of, weighting_of
 from mmdiff.experiment.protocol import Data, Ids, Protocol
 from mmdiff.experiment.shared_lists import Nodes, SharedLists
-from mmdiff.formats.errors import MissingExtra, Stale
+from mmdiff.formats.errors import BadOption, MissingExtra, Stale
 from mmdiff.formats.store.manifest import Json, encode
 from mmdiff.fusion.late import WEIGHTS, fuse, log_of_scores
 from mmdiff.graph.graph import CsrGraph
@@ -150,7 +150,12 @@ class CellComputer:
         def symmetrised() -> CsrGraph:
             neighbors, similarities = nodes.lists
             # Lists are sorted by falling similarity, so a smaller k takes their first columns.
-            return graph_of(np.ascontiguousarray(neighbors[:, :k]), np.ascontiguousarray(similarities[:, :k]), weighting)
+            first = np.ascontiguousarray(neighbors[:, :k]), np.ascontiguousarray(similarities[:, :k])
+            try:
+                return graph_of(*first, weighting)
+            except BadOption as error:
+                where = f"the graph of background {background}, n = {cell.n}"
+                raise BadOption(f"{where}: {error.spelled(as_key)}") from error
 
         return nodes, self._graphs.get((background, drawn, k, weighting), symmetrised)
 

@@ -279,10 +279,10 @@ def _check_candidate(table: Table, kind: Kind, options: Json) -> None:
             given = np.ones(1) if "prior" in options else None
             class_prior(variant, given, None, options.get("prior_power"), 1)
     except BadOption as error:
-        table.refuse(error.spelled(_as_key))
+        table.refuse(error.spelled(as_key))
 
 
-def _as_key(part: Parameter | Call) -> str:
+def as_key(part: Parameter | Call) -> str:
     """A parameter of the engine as a key of the config."""
     if isinstance(part, Parameter) and part.has_value:
         return f"{part.name.strip('_')} = {part.value!r}"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Parameter, Stale, call
+from mmdiff.formats.errors import Damaged, Parameter, Stale, call
 from mmdiff.formats.store.store import Artifact
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import COLUMN
@@ -112,6 +112,8 @@ def _list_blocks(artifact: Artifact, name: str) -> Iterator[NDArray[Any]]:
     # The rows of test points are in the user's order already.
     rows_are_nodes = artifact.manifest.parameters.get("lists") != "knn/test"
     node_of_row = np.arange(len(values))
+    if rows_are_nodes and len(order) > len(values):
+        raise Damaged(f"{artifact.name}: {len(values)} rows, but there are {len(order)} of the background. {artifact.remedy}")
     if rows_are_nodes:
         node_of_row[: len(order)] = np.argsort(order)
     size = rows_per_block(artifact.spec(name).row_bytes)

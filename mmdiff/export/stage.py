@@ -9,7 +9,7 @@ from pathlib import Path
 from mmdiff.evaluation.scores import Scores
 from mmdiff.export.reading import ORDERS, Order, Selection
 from mmdiff.export.target import check_place, whole_file
-from mmdiff.formats.errors import BadOption, Parameter, one_of
+from mmdiff.formats.errors import BadOption, Parameter, call, one_of
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.kinds import Exports, Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
@@ -83,6 +83,10 @@ def _notes(store: Store, artifact: Artifact) -> list[str]:
 def _arrays(artifact: Artifact, exports: Exports, ending: str, wanted: str | None) -> list[str]:
     """The array that the user names, else all arrays for an archive and the main one for other files."""
     present = list(artifact.manifest.arrays)
+    if not present:
+        # A PCA that does not reduce, for example.
+        shown = call("inspect", artifact.name)
+        raise BadOption(f"{artifact.name} has no arrays, so there is nothing to export. See what it is with ", shown, ".")
     listing = ", ".join(present)
     if wanted is not None:
         if wanted not in present:

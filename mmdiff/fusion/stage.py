@@ -6,7 +6,7 @@ points, and the artifact says so; for an unbiased accuracy, tune the weight on o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Outcome:
 def fuse_scores(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Makes the fused scores, unless they exist."""
     store = Store.open(path)
-    _refuse_bad_options(request)
+    request = _checked(request)
     first, second = _open(store, request)
     _refuse_other_points(store, first, second)
     pair = [_after(scores, request.iteration) for scores in (first, second)]
@@ -200,19 +200,22 @@ def _test(store: Store) -> Json:
     return input_of(store.open_artifact(TEST))
 
 
-def _refuse_bad_options(request: Request) -> None:
-    flag("tune", request.tune)
+def _checked(request: Request) -> Request:
+    """The request with its values in Python's types. Refuses what no store could allow."""
+    request = replace(request, tune=flag("tune", request.tune))
     if request.iteration is not None:
-        whole("iteration", request.iteration, 0, MOST)
+        request = replace(request, iteration=whole("iteration", request.iteration, 0, MOST))
     if request.tune and request.weight is not None:
         raise BadOption(Parameter("tune", True), " chooses ", Parameter("weight"), ". Leave out one or the other.")
     if request.weight is not None:
-        number("weight", request.weight, 0, 1, "0 is only the second, 1 only the first.")
+        weight = number("weight", request.weight, 0, 1, "0 is only the second, 1 only the first.")
+        request = replace(request, weight=weight)
     names = [full_name(name) for name in (request.first, request.second)]
     if names[0] == names[1]:
         raise BadOption(f"{names[0]} twice: there is nothing to fuse. Name two different scores.")
     if f"scores/{request.name}" in names:
         raise BadOption(Parameter("name", request.name), ": one of the scores that are fused. Choose another name.")
+    return request
 
 
 def _refuse_other_points(store: Store, first: Scores, second: Scores) -> None:

@@ -229,11 +229,14 @@ def bad_row(indptr: NDArray[np.int64], indices: NDArray[np.uint32], rows: NDArra
     """
     if len(rows) == 0:
         return -1
-    for row in rows:
+    consecutive = True
+    for i in range(len(rows)):
+        row = rows[i]
         if row < 0 or row >= nodes or indptr[row] < 0 or indptr[row] > indptr[row + 1] or indptr[row + 1] > edges:
             return int(row)
+        consecutive &= row == rows[0] + i
     # Consecutive rows, by far the most frequent case, in one go: the processor compares many columns at a time.
-    if rows[-1] - rows[0] + 1 == len(rows) and _are_nodes(indices[indptr[rows[0]] : indptr[rows[-1] + 1]], nodes):
+    if consecutive and _are_nodes(indices[indptr[rows[0]] : indptr[rows[-1] + 1]], nodes):
         return -1
     for row in rows:
         if not _are_nodes(indices[indptr[row] : indptr[row + 1]], nodes):

@@ -27,6 +27,7 @@ from mmdiff.formats.errors import (
 from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.graphs import ENDINGS, NeighbourFile, read_csr
 from mmdiff.formats.sources.opening import open_source
+from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.fingerprint import fingerprint, source_fingerprint
 from mmdiff.formats.store.manifest import Json, Recipe
@@ -38,12 +39,15 @@ from mmdiff.graph.lists import MOST_NODES, Block
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EDGE_WEIGHTS, EdgeWeights, Weighting, choose, parameters
 from mmdiff.kernels.constants import COLUMN, NONE
-from mmdiff.runtime.find_or_make import Run, make
+from mmdiff.runtime.find_or_make import Run, make, refuse_forecast
 from mmdiff.runtime.progress import Progress, silent
 
 Metric = Literal["similarity", "distance"]
 METRICS = ("similarity", "distance")
 MATRIX = ".npz"
+
+# Entries of the lists that are counted at once.
+_ENTRIES_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,26 @@ class FileLists:
         self._file, self._distances, self._metric = file, distances, metric
         self.nodes, self.k = file.rows, file.width
 
+    def least_disk(self, weighted: bool, free: int) -> int:
+        """Bytes of the graph, at least: an edge for each entry. Entries are only counted where full lists would not fit."""
+        edge, nodes = 8 if weighted else 4, 12 * self.nodes
+        most = edge * self.k * self.nodes + nodes
+        return most if most <= free else edge * self._entries() + nodes
+
+    def _entries(self) -> int:
+        """The number of entries, without those that are missing or repeated."""
+        rows, count = max(1, _ENTRIES_AT_ONCE // self.k), 0
+        for start in range(0, self.nodes, rows):
+            found = np.sort(self._neighbors(start, min(start + rows, self.nodes)), axis=1)
+            found[:, 1:][found[:, 1:] == found[:, :-1]] = NONE
+            count += int((found != NONE).sum())
+        return count
+
     def block(self, start: int, stop: int) -> Block:
+        neighbors = self._neighbors(start, stop)
+        return neighbors, self._similarities(start, stop, neighbors == NONE)
+
+    def _neighbors(self, start: int, stop: int) -> NDArray[np.uint32]:
         found = self._file.read(start, stop)
         none = found == found.dtype.type(-1) if found.dtype.kind == "i" else found == NONE
         outside = ~none & ((found < 0) | (found >= self.nodes))
@@ -100,8 +123,7 @@ class FileLists:
                 f"{self._file.path}, row {start + row}: neighbour {found[row, column]} of {self.nodes} nodes. Neighbours are "
                 f"rows, 0 to {self.nodes - 1}, or -1 for none: correct the list."
             )
-        neighbors = np.where(none, NONE, found.astype(np.uint32))
-        return neighbors, self._similarities(start, stop, none)
+        return np.where(none, NONE, found.astype(np.uint32))
 
     def _similarities(self, start: int, stop: int, none: NDArray[np.bool_]) -> NDArray[np.float32]:
         if self._distances is None:
@@ -169,9 +191,13 @@ def import_graph(path: Path, request: Request, progress: Progress = silent) -> O
             return given.write(draft) | roles
         return symmetrise(given, draft, request.memory, progress, weighting) | {"symmetrised": True} | roles
 
+    def refuse_full_disk() -> None:
+        if isinstance(given, FileLists):
+            refuse_forecast(publication, NAME, given.least_disk(weighting is not None, seam.free_bytes(path)))
+
     with Publication(path, [NAME], request.command) as publication:
         recipe = _recipe(request, Store(path), roles, parameters(weighting))
-        made = make(publication, NAME, recipe, run, fill)
+        made = make(publication, NAME, recipe, run, fill, before=refuse_full_disk)
         return Outcome(made.artifact, made.reused, run.seconds, _notes(Store(path), roles))
 
 

@@ -102,8 +102,10 @@ def _pattern(matrix: Any) -> Any:
 
 
 def graph_of(neighbors: NDArray[np.uint32], similarities: NDArray[np.float32], weighting: Weighting | None = None) -> CsrGraph:
-    """The graph of lists of neighbours, equal to what `symmetrise` writes into a store."""
+    """The graph of lists of neighbours, equal to what `symmetrise` writes into a store; it refuses the same weights."""
     nodes = len(neighbors)
+    if weighting is not None:
+        weighting.check(neighbors.shape[1])
     weights = None if weighting is None else weighting.of(neighbors, similarities)
     degrees = np.zeros((1, nodes), np.uint32)
     transpose.count(neighbors, 0, nodes, degrees[0])
@@ -116,7 +118,10 @@ def graph_of(neighbors: NDArray[np.uint32], similarities: NDArray[np.float32], w
     union.merge(Outgoing(neighbors, weights), 0, Incoming(cursors[0], sources, source_weights), merged)
     size = int(merged.ends[-1]) if nodes else 0
     values = None
-    if merged.weights is not None:
+    if merged.weights is not None and weighting is not None:
         values = merged.weights[:size].copy()
         union.scale_of(merged.ends, values, merged.scale)
+        leads, spreads = union.spread(merged._replace(weights=values), 0)
+        if leads and not spreads:
+            weighting.refuse_isolation()
     return CsrGraph(np.append(np.int64(0), merged.ends), merged.columns[:size].copy(), merged.scale, values)

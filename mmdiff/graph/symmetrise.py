@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +58,35 @@ _NODE_BYTES, _CURSOR_BYTES, _COLUMN_BYTES, _WEIGHT_BYTES = 4, 4, 4, 4
 
 @dataclass(frozen=True)
 class Done:
-    """Progress of the graph: rows, edges and reciprocal edges that are written."""
+    """Progress of the graph: rows, edges and reciprocal edges that are written.
+
+    Of weighted rows also whether an edge leads to another node, and whether a label could spread along one.
+    """
 
     rows: int = 0
     edges: int = 0
     reciprocal: int = 0
+    leads: bool = False
+    spreads: bool = False
+
+    def then(self, block: MergedBlock) -> Done:
+        """The progress after another block of rows."""
+        return Done(
+            self.rows + len(block.rows.ends),
+            self.edges + len(block.rows.columns),
+            self.reciprocal + block.reciprocal,
+            self.leads or block.leads,
+            self.spreads or block.spreads,
+        )
+
+
+class MergedBlock(NamedTuple):
+    """A block of rows with its number of reciprocal edges, and `leads` and `spreads` as in `Done`."""
+
+    rows: MergedRows
+    reciprocal: int
+    leads: bool = False
+    spreads: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +121,7 @@ def symmetrise(lists: Lists, draft: Draft, memory: int, progress: Progress, weig
         weighting.check(lists.k)
     with Symmetriser.of(lists, draft, memory, weighting) as work:
         done = work.run(progress)
-        if weighting is not None and work.isolated:
+        if weighting is not None and done.leads and not done.spreads:
             weighting.refuse_isolation()
     return {
         "nodes": lists.nodes,
@@ -123,13 +148,6 @@ class Symmetriser:
         self.slices = slices_of(lists.nodes, self.threads, memory)
         self.edge_bytes = _COLUMN_BYTES + (_WEIGHT_BYTES if weighting else 0)
         self.rows_per_block = max(1, BLOCK_EDGES // max(1, lists.k))
-        # Whether an entry leads to another node, and whether one of these has a weight above zero.
-        self._leads, self._spreads = False, False
-
-    @property
-    def isolated(self) -> bool:
-        """Whether the weights of all entries to other nodes vanished."""
-        return self._leads and not self._spreads
 
     @classmethod
     @contextmanager
@@ -221,15 +239,16 @@ class Symmetriser:
 
     def _merge(self, rows: Range, done: Done, advance: Advance) -> Done:
         written = done.edges
-        for merged, reciprocal in in_order(
-            self.pool, lambda block: self._merge_rows(rows, *block), self._cuts(rows.incoming), _ahead(self.threads)
+        for block in in_order(
+            self.pool, lambda cut: self._merge_rows(rows, *cut), self._cuts(rows.incoming), _ahead(self.threads)
         ):
+            merged = block.rows
             self.growth.append("indptr", merged.ends + done.edges)
             self.growth.append("indices", merged.columns)
             self.growth.append("scale", merged.scale)
             if merged.weights is not None:
                 self.growth.append("weights", merged.weights)
-            done = Done(done.rows + len(merged.ends), done.edges + len(merged.columns), done.reciprocal + reciprocal)
+            done = done.then(block)
             advance(len(merged.ends))
             if done.edges - written >= _CHECKPOINT_EDGES:
                 self.growth.checkpoint(asdict(done))
@@ -247,8 +266,8 @@ class Symmetriser:
             yield start, stop
             start = stop
 
-    def _merge_rows(self, rows: Range, start: int, stop: int) -> tuple[MergedRows, int]:
-        """Rows start..stop-1 of a range, and their number of reciprocal edges."""
+    def _merge_rows(self, rows: Range, start: int, stop: int) -> MergedBlock:
+        """Rows start..stop-1 of a range."""
         incoming = rows.incoming
         outgoing = Outgoing(*self._block(rows.first + start, rows.first + stop))
         before = int(incoming.cursors[start - 1]) if start else 0
@@ -256,12 +275,15 @@ class Symmetriser:
         merged = MergedRows.empty(stop - start, most, self.weighting is not None)
         reciprocal = union.merge(outgoing, start, incoming, merged)
         edges = int(merged.ends[-1])
-        stored = None
-        if merged.weights is not None and self.weighting is not None:
-            # Rows are normalised by the sum of what is stored, so that they sum to 1 in either precision.
-            stored = merged.weights[:edges].astype(self.weighting.dtype, copy=False)
-            union.scale_of(merged.ends, stored.astype(np.float32, copy=False), merged.scale)
-        return merged._replace(columns=merged.columns[:edges], weights=stored), reciprocal
+        merged = merged._replace(columns=merged.columns[:edges])
+        if merged.weights is None or self.weighting is None:
+            return MergedBlock(merged, reciprocal)
+        # Rows are normalised by the sum of what is stored, so that they sum to 1 in either precision.
+        stored = merged.weights[:edges].astype(self.weighting.dtype, copy=False)
+        values = stored.astype(np.float32, copy=False)
+        union.scale_of(merged.ends, values, merged.scale)
+        leads, spreads = union.spread(merged._replace(weights=values), rows.first + start)
+        return MergedBlock(merged._replace(weights=stored), reciprocal, leads, spreads)
 
     def _pass(self, lanes: list[int], visit: Visit, advance: Advance, weighted: bool = True) -> None:
         """Visits all lists once per lane; `lanes` are the bounds of lanes. All slices and lanes run at the same time."""
@@ -286,12 +308,7 @@ class Symmetriser:
         neighbors, similarities = self.lists.block(start, stop)
         if self.weighting is None or not weighted:
             return neighbors, None
-        weights = self.weighting.of(neighbors, similarities)
-        if not self._spreads:
-            leads = (neighbors != NONE) & (neighbors != np.arange(start, stop, dtype=np.uint32)[:, None])
-            self._leads |= bool(leads.any())
-            self._spreads |= bool((leads & (weights > 0)).any())
-        return neighbors, weights
+        return neighbors, self.weighting.of(neighbors, similarities)
 
     def _refuse(self, row: int, neighbors: NDArray[np.uint32]) -> None:
         node = next(int(node) for node in neighbors if self.lists.nodes <= node < NONE)

@@ -16,7 +16,7 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from mmdiff.kernels.constants import NONE, RECIPROCAL_SHIFT
+from mmdiff.kernels.constants import COLUMN, NONE, RECIPROCAL_SHIFT
 from mmdiff.kernels.jit import kernel
 from mmdiff.kernels.llvm import LANES, count_smaller
 
@@ -329,3 +329,22 @@ def scale_of(ends: NDArray[np.int64], values: NDArray[np.float32], scale: NDArra
             total += values[at]
         scale[row] = np.float32(1.0 / total) if total > LEAST_SUM else np.float32(0)
         start = ends[row]
+
+
+@kernel
+def spread(merged: MergedRows, first_node: int) -> tuple[bool, bool]:
+    """Whether an entry of weighted rows leads to another node, and whether a label could spread along one of these.
+
+    A label cannot spread along a weight of zero, nor in a row whose sum was too small to divide by. Row i is that of node
+    `first_node` + i.
+    """
+    columns, weights, ends, scale = merged.columns, merged.weights, merged.ends, merged.scale
+    leads, start = False, 0
+    for row in range(len(ends)):
+        for at in range(start, ends[row]):
+            if 0 + (columns[at] & COLUMN) != first_node + row:
+                leads = True
+                if scale[row] > 0 and weight_at(weights, at) > 0:
+                    return True, True
+        start = ends[row]
+    return leads, False

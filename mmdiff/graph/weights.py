@@ -67,10 +67,10 @@ class Weighting:
         return Parameter(_PARAMETERS[self.formula], self.parameter)
 
     def refuse_isolation(self) -> None:
-        """Refuses weights that are zero between all different nodes: labels could not spread."""
+        """Refuses weights that are zero, or too small to normalise, between all different nodes: labels could not spread."""
         also = "" if self.formula == "gaussian" else ", or more neighbours"
         raise BadOption(
-            self.told, f": all weights between different nodes are zero, so no label could spread. Use a larger one{also}."
+            self.told, f": all weights between different nodes vanish, so no label could spread. Use a larger one{also}."
         )
 
     def _meaningful(self, distances: NDArray[np.float32], given: NDArray[np.bool_]) -> NDArray[np.float32]:

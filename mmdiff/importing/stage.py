@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,7 +149,7 @@ class Inputs:
 def import_descriptors(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Imports one role into the store at `path`. A repeated import is recognised and does nothing."""
     run = Run(request.command)
-    _refuse_contradictions(Store(path), request)
+    request = _checked(Store(path), request)
     source = request.open()
     columns = read_columns(source, request.labels, request.ids, request.class_names, request.role)
     _refuse_other_classes(Store(path), request, columns)
@@ -174,23 +174,28 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
         return Outcome(made.artifact, made.reused, run.entries.get("chunks_found", 0), run.seconds, notes)
 
 
-def _refuse_contradictions(store: Store, request: Request) -> None:
+def _checked(store: Store, request: Request) -> Request:
+    """The request with its values in Python's types. Refuses parameters that contradict each other or the store."""
     one_of("role", request.role, ROLES)
     one_of("dtype", request.dtype, DTYPES)
     one_of("on_bad", request.on_bad, ON_BAD)
     role, no_background, labels = Parameter("role", request.role), Parameter("no_background", True), Parameter("labels", FILE)
     if request.role == "seeds" and request.labels is None:
         raise BadOption(role, ": seeds are the rows with labels. Give them with ", labels, ".")
-    for name in ("normalize", "no_background", *(("keep_raw",) if request.keep_raw is not None else ())):
-        flag(name, getattr(request, name))
-    if request.dims is not None:
-        whole("dims", request.dims, 1, MOST_DIMS)
+    request = replace(
+        request,
+        normalize=flag("normalize", request.normalize),
+        no_background=flag("no_background", request.no_background),
+        keep_raw=None if request.keep_raw is None else flag("keep_raw", request.keep_raw),
+        dims=None if request.dims is None else whole("dims", request.dims, 1, MOST_DIMS),
+    )
     if request.no_background and request.role != "seeds":
         raise BadOption(no_background, " goes with ", Parameter("role", "seeds"), ", not with ", role, ". Leave it out.")
     if request.no_background and store.id("descriptors/background") is not None:
         raise BadOption(no_background, f": the store {store.path} has a background. Leave it out, or use another store.")
     if request.class_names is not None and request.labels is None:
         raise BadOption(Parameter("class_names"), ": there are no labels to name. Give them with ", labels, ".")
+    return request
 
 
 def _refuse_other_classes(store: Store, request: Request, columns: Columns) -> None:

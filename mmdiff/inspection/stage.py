@@ -9,7 +9,7 @@ import numpy as np
 
 from mmdiff.formats.errors import BadOption, Corrupt, MmdiffError, Parameter
 from mmdiff.formats.store.gc import unnamed
-from mmdiff.formats.store.kinds import Kinds, described_kind
+from mmdiff.formats.store.kinds import Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.inspection.distribution import distribution
@@ -53,7 +53,7 @@ def details(store: Store, name: str, kinds: Kinds) -> Json:
             for array, entry in manifest.arrays.items()
         },
         "run": artifact.run,
-        "statistics": _described(artifact, described_kind(artifact, kinds).statistics),
+        "statistics": _described(artifact, kind_of(artifact, kinds).statistics),
     }
 
 
@@ -83,7 +83,7 @@ def _line(store: Store, name: str, kinds: Kinds) -> Json:
         "artifact": name,
         "object": artifact.id,
         "kind": manifest.kind,
-        "what": _described(artifact, described_kind(artifact, kinds).title),
+        "what": _described(artifact, kind_of(artifact, kinds).title),
         "bytes": manifest.bytes_on_disk,
         "made": artifact.run["started"],
         "seconds": artifact.run["seconds"],

@@ -52,18 +52,18 @@ def _widen(value: Any) -> Any:
     return short if value == types.uint16 else single
 
 
-def keep(array: Any, row: int, column: int, value: Any) -> None:  # noqa: ARG001
-    """Stores a float32 in a matrix of scores, rounded to the matrix's type, inside kernels."""
+def keep(array: Any, place: Any, value: Any) -> None:  # noqa: ARG001
+    """Stores a float32 in an array of scores, rounded to its type, inside kernels. A place in a matrix is a tuple."""
     raise RuntimeError("keep is for kernels")
 
 
 @overload(keep, inline="always")
-def _keep(array: Any, row: Any, column: Any, value: Any) -> Any:  # noqa: ARG001
-    def short(array: Any, row: Any, column: Any, value: Any) -> None:
-        array[row, column] = float_to_bfloat16_bits(np.float32(value))
+def _keep(array: Any, place: Any, value: Any) -> Any:  # noqa: ARG001
+    def short(array: Any, place: Any, value: Any) -> None:
+        array[place] = float_to_bfloat16_bits(np.float32(value))
 
-    def single(array: Any, row: Any, column: Any, value: Any) -> None:
-        array[row, column] = value
+    def single(array: Any, place: Any, value: Any) -> None:
+        array[place] = value
 
     return short if array.dtype == types.uint16 else single
 

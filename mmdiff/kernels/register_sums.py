@@ -1,133 +1,227 @@
 """Register-blocked sums of rows: as many columns as fit in registers are summed over all edges before the next columns.
 
-LLVM does not find this form by itself from loops over arrays, so it is emitted as LLVM IR. Each term is added by one fused
-multiply-add; `fused` is the same operation on one number, so that other kernels round alike.
+LLVM does not find this form by itself from loops over arrays, so it is emitted as LLVM IR, for the vectors of the processor
+that numba compiles for. Each term is added by one fused multiply-add, in the order of the edges, whatever the number of
+columns; `fused` is the same operation on one number, so that other kernels round alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from mmdiff.kernels.llvm import emit_prefetch
 
-_MOST_LANES = 8
-_LINE_BYTES = 64
-# Edges by which the prefetch of rows runs ahead.
-_AHEAD = 16
+PAIRED_COLUMNS = 32
+"""The most columns that are summed in two rows at a time. In one row, each addition would wait for the one before."""
 
+_LINE_BYTES = 64
 _FLOAT, _WORD, _WIDE = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 
-SumOfRows = Callable[..., None]
+
+class UnpackedRows(NamedTuple):
+    """Some rows of W: the nodes and weights of all their edges, the first edge of each row, and the factors of the sums.
+
+    One more row, which is empty, follows the last one: rows may be summed in pairs.
+    """
+
+    nodes: NDArray[np.uint32]
+    weights: NDArray[np.float32]
+    starts: NDArray[np.int64]
+    factors: NDArray[np.float32]
 
 
-def _summing(columns: int) -> SumOfRows:
-    """The intrinsic that sums a number of columns: a power of two, or a multiple of the lanes of a register."""
-    lanes = min(columns, _MOST_LANES)
-    vector = ir.VectorType(_FLOAT, lanes)
+SumOfRows = Callable[[UnpackedRows, int, NDArray[Any], int, int, NDArray[np.float32]], None]
 
-    def add_rows(
-        typing: Any, indices: Any, weights: Any, source: Any, width: Any, column: Any, edge: Any, end: Any, sums: Any
-    ) -> Any:
-        """Writes the weighted sums of the rows of edges edge..end-1, in the columns from `column` on."""
+
+def _lanes() -> int:
+    """Floats in a vector of the processor that numba compiles for: 16 with AVX-512, else 8, which LLVM splits where it must.
+
+    The features are those in the keys of numba's cache, so that code for one number is never loaded where another one holds.
+    """
+    features = cpu_target.target_context.codegen().magic_tuple()[2]
+    return 16 if "+avx512f" in features.split(",") else 8
+
+
+LANES = _lanes()
+
+AHEAD = 96
+"""Edges by which the prefetch of narrow rows runs ahead, and entries that unpacked rows have behind their last edge."""
+
+# The same for wide rows, which take longer.
+_WIDE_AHEAD = 32
+# Columns up to which rows are not prefetched: they are so small that most of S is in the cache.
+_FEW_COLUMNS = 4
+
+
+def summing(columns: int, fewer: int, lanes: int = LANES) -> SumOfRows:
+    """The intrinsic that sums more than `fewer` and at most `columns` columns at once.
+
+    Registers that would end behind the last column end with it instead, and sum some columns twice.
+    """
+    lanes = max(1, min(lanes, columns // 2))
+
+    def sum_rows(typing: Any, rows: Any, row: Any, source: Any, width: Any, column: Any, sums: Any) -> Any:
+        """Writes the weighted sums of a row, or of it and the next one, in the columns from `column` on."""
         del typing
 
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            arrays = _Arrays(context, builder, signature, arguments)
-            wide = [context.cast(builder, arguments[at], signature.args[at], types.intp) for at in (3, 4, 5, 6)]
-            row_width, first, start, stop = wide
-            last = builder.sub(arrays.length("indices"), _WIDE(1))
-            vectors = [
-                cast(Any, cgutils).alloca_once_value(builder, ir.Constant(vector, None)) for _ in range(columns // lanes)
-            ]
-            itemsize = 4 if source.dtype == types.float32 else 2
-            paired = itemsize == 2 and columns % (2 * lanes) == 0
-
-            def place(index: Any) -> Any:
-                node = builder.zext(builder.and_(index, _WORD(0x7FFFFFFF)), _WIDE)
-                return builder.add(builder.mul(node, row_width), first)
-
-            with cgutils.for_range_slice(builder, start, stop, _WIDE(1), intp=_WIDE) as (at, _):
-                later = builder.add(at, _WIDE(_AHEAD))
-                later = builder.select(builder.icmp_signed("<", later, last), later, last)
-                ahead = place(builder.load(arrays.entry("indices", later)))
-                for line in range(0, columns * itemsize, _LINE_BYTES):
-                    emit_prefetch(builder, arrays.entry("source", builder.add(ahead, _WIDE(line // itemsize))), to_write=False)
-                index = builder.load(arrays.entry("indices", at))
-                weight = _splat(builder, arrays.weight(index, at), vector)
-                base = place(index)
-                rows = arrays.pairs(base, columns, vector) if paired else arrays.rows(base, columns, vector)
-                for row, held in zip(rows, vectors, strict=True):
-                    builder.store(_add_product(builder, weight, row, builder.load(held)), held)
-            sums_of = [builder.load(held) for held in vectors]
-            for number, total in enumerate(_unpaired(builder, sums_of) if paired else sums_of):
-                entry = arrays.entry("sums", builder.add(first, _WIDE(number * lanes)))
-                builder.store(total, builder.bitcast(entry, vector.as_pointer()), align=4)
+            numbers = [context.cast(builder, arguments[at], signature.args[at], types.intp) for at in (1, 3, 4)]
+            arrays = _arrays(context, builder, signature, arguments)
+            registers = _Registers(builder, arrays, numbers[1:], lanes, (fewer, columns), source.dtype == types.uint16)
+            (_sum_two_rows if columns <= PAIRED_COLUMNS else _sum_row)(builder, registers, numbers[0])
             return context.get_dummy_value()
 
-        return types.void(indices, weights, source, width, column, edge, end, sums), emit
+        return types.void(rows, row, source, width, column, sums), emit
 
-    return cast(SumOfRows, intrinsic(cast(Any, add_rows)))
-
-
-_ARRAYS = {"indices": 0, "weights": 1, "source": 2, "sums": 7}
+    return cast(SumOfRows, intrinsic(cast(Any, sum_rows)))
 
 
-class _Arrays:
-    """The array arguments of an intrinsic as LLVM values."""
+def _arrays(context: Any, builder: Any, signature: Any, arguments: Any) -> dict[str, Any]:
+    """The addresses of the arrays among the arguments of `sum_rows`."""
+    found = {
+        name: (signature.args[0].types[at], builder.extract_value(arguments[0], at))
+        for at, name in enumerate(signature.args[0].fields)
+    }
+    found |= {name: (signature.args[at], arguments[at]) for name, at in (("source", 2), ("sums", 5))}
+    return {name: context.make_array(kind)(context, builder, value).data for name, (kind, value) in found.items()}
 
-    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
-        self.context, self.builder, self.types = context, builder, {n: signature.args[at] for n, at in _ARRAYS.items()}
-        self.values = {
-            name: context.make_array(kind)(context, builder, arguments[_ARRAYS[name]])
-            for name, kind in self.types.items()
-            if isinstance(kind, types.Array)
-        }
 
-    def length(self, name: str) -> Any:
-        return self.builder.extract_value(self.values[name].shape, 0)
+def _sum_row(builder: Any, registers: _Registers, row: Any) -> None:
+    start, stop = (registers.start(row, at) for at in (0, 1))
+    sums = registers.zeros()
+    with _loop(builder, start, stop) as edge:
+        registers.prefetch(builder.add(edge, _WIDE(_WIDE_AHEAD)))
+        registers.add(edge, sums)
+    registers.write(row, sums)
 
-    def entry(self, name: str, at: Any) -> Any:
-        """The address of an entry."""
-        return self.builder.gep(self.values[name].data, [at])
 
-    def weight(self, index: Any, at: Any) -> Any:
-        """The weight of an edge: the stored one, or 2 if the top bit of its index marks it as reciprocal, else 1."""
-        builder = self.builder
-        if "weights" not in self.values:
-            return builder.uitofp(builder.add(builder.lshr(index, _WORD(31)), _WORD(1)), _FLOAT)
-        stored = builder.load(self.entry("weights", at))
-        if self.types["weights"].dtype == types.uint16:
-            return builder.fpext(builder.bitcast(stored, ir.HalfType()), _FLOAT)
-        return stored
+def _sum_two_rows(builder: Any, registers: _Registers, row: Any) -> None:
+    """Sums a row and the next one, edge by edge, and then what is left of the longer one."""
+    start, middle, stop = (registers.start(row, at) for at in (0, 1, 2))
+    swap = builder.icmp_signed(">", builder.sub(middle, start), builder.sub(stop, middle))
+    first, end = builder.select(swap, middle, start), builder.select(swap, stop, middle)
+    apart = builder.select(swap, builder.sub(start, middle), builder.sub(middle, start))
+    shorter, longer = registers.zeros(), registers.zeros()
+    with _loop(builder, first, end) as edge:
+        other = builder.add(edge, apart)
+        if registers.columns > _FEW_COLUMNS:
+            registers.prefetch(builder.add(edge, _WIDE(AHEAD)))
+            registers.prefetch(builder.add(other, _WIDE(AHEAD)))
+        registers.add(edge, shorter)
+        registers.add(other, longer)
+    with _loop(builder, builder.add(end, apart), builder.select(swap, middle, stop)) as edge:
+        registers.add(edge, longer)
+    second = builder.zext(swap, _WIDE)
+    registers.write(builder.add(row, second), shorter)
+    registers.write(builder.sub(builder.add(row, _WIDE(1)), second), longer)
 
-    def rows(self, base: Any, columns: int, vector: ir.VectorType) -> Iterator[Any]:
-        """Columns of a source row as float32, one register at a time."""
-        builder, single = self.builder, self.types["source"].dtype == types.float32
-        short, words = ir.VectorType(ir.IntType(16), vector.count), ir.VectorType(_WORD, vector.count)
-        for column in range(0, columns, vector.count):
-            entry = self.entry("source", builder.add(base, _WIDE(column)))
-            if single:
-                yield builder.load(builder.bitcast(entry, vector.as_pointer()), align=4)
-            else:
-                bits = builder.zext(builder.load(builder.bitcast(entry, short.as_pointer()), align=2), words)
-                yield builder.bitcast(builder.shl(bits, ir.Constant(words, [16] * vector.count)), vector)
 
-    def pairs(self, base: Any, columns: int, vector: ir.VectorType) -> Iterator[Any]:
-        """Columns of a bfloat16 row, alternately a register of even and one of odd columns: a word holds one of each.
+class _Registers:
+    """Columns of a row in registers, from a first column on. `short` source rows are bfloat16."""
 
-        This takes fewer instructions than widening the columns in order.
-        """
-        builder, words = self.builder, ir.VectorType(_WORD, vector.count)
-        for column in range(0, columns, 2 * vector.count):
-            entry = self.entry("source", builder.add(base, _WIDE(column)))
-            both = builder.load(builder.bitcast(entry, words.as_pointer()), align=2)
-            yield builder.bitcast(builder.shl(both, ir.Constant(words, [16] * vector.count)), vector)
-            yield builder.bitcast(builder.and_(both, ir.Constant(words, [0xFFFF0000] * vector.count)), vector)
+    def __init__(
+        self, builder: Any, arrays: dict[str, Any], place: Sequence[Any], lanes: int, bounds: tuple[int, int], short: bool
+    ) -> None:
+        self.builder, self.arrays, self.short, self.columns = builder, arrays, short, bounds[1]
+        self.width, self.first = place
+        self.vector = ir.VectorType(_FLOAT, lanes)
+        # A word holds two columns of bfloat16: fewer instructions sum even and odd columns than widen them in order.
+        self.paired = short and self.columns > 2 * lanes
+        self.step = 2 * lanes if self.paired else lanes
+        left = builder.sub(self.width, self.first)
+        self.places = [self._place(at, bounds[0], left) for at in range(0, self.columns, self.step)]
+
+    def _place(self, at: int, fewer: int, left: Any) -> Any:
+        """The column of a register, relative to the first one: `at`, or less where the columns would end before it does."""
+        if at + self.step <= fewer or self.columns == 1:
+            return _WIDE(at)
+        last = self.builder.sub(left, _WIDE(self.step))
+        return self.builder.select(self.builder.icmp_signed("<", last, _WIDE(at)), last, _WIDE(at))
+
+    def _entry(self, name: str, at: Any) -> Any:
+        return self.builder.gep(self.arrays[name], [at])
+
+    def _row(self, edge: Any) -> Any:
+        """The address of the source row of an edge, at the first column."""
+        node = self.builder.zext(self.builder.load(self._entry("nodes", edge)), _WIDE)
+        return self._entry("source", self.builder.add(self.builder.mul(node, self.width), self.first))
+
+    def start(self, row: Any, later: int) -> Any:
+        """The first edge of a later row."""
+        return self.builder.load(self._entry("starts", self.builder.add(row, _WIDE(later))))
+
+    def zeros(self) -> list[Any]:
+        zero = ir.Constant(self.vector, None)
+        count = self.columns // self.vector.count
+        return [cast(Any, cgutils).alloca_once_value(self.builder, zero) for _ in range(count)]
+
+    def prefetch(self, edge: Any) -> None:
+        row, itemsize = self._row(edge), 2 if self.short else 4
+        for line in range(0, self.columns * itemsize, _LINE_BYTES):
+            emit_prefetch(self.builder, self.builder.gep(row, [_WIDE(line // itemsize)]), to_write=False)
+
+    def add(self, edge: Any, sums: Sequence[Any]) -> None:
+        """Adds the source row of an edge, times the weight of the edge."""
+        weight = _splat(self.builder, self.builder.load(self._entry("weights", edge)), self.vector)
+        for values, total in zip(self._values(self._row(edge)), sums, strict=True):
+            self.builder.store(_add_product(self.builder, weight, values, self.builder.load(total)), total)
+
+    def _values(self, row: Any) -> Iterator[Any]:
+        """The columns of a source row as float32, one register at a time; paired columns as even ones, then odd ones."""
+        builder, lanes = self.builder, self.vector.count
+        words = ir.VectorType(_WORD, lanes)
+        high, half = ir.Constant(words, [0xFFFF0000] * lanes), ir.Constant(words, [16] * lanes)
+        stored = words if self.paired else ir.VectorType(ir.IntType(16), lanes) if self.short else self.vector
+        for place in self.places:
+            loaded = builder.load(builder.bitcast(builder.gep(row, [place]), stored.as_pointer()), align=2 if self.short else 4)
+            if not self.short:
+                yield loaded
+                continue
+            bits = loaded if self.paired else builder.zext(loaded, words)
+            yield builder.bitcast(builder.shl(bits, half), self.vector)
+            if self.paired:
+                yield builder.bitcast(builder.and_(bits, high), self.vector)
+
+    def write(self, row: Any, sums: Sequence[Any]) -> None:
+        """Writes the sums of a row times its factor."""
+        builder, lanes = self.builder, self.vector.count
+        factor = _splat(builder, builder.load(self._entry("factors", row)), self.vector)
+        found = [builder.fmul(builder.load(total), factor) for total in sums]
+        start = builder.add(builder.mul(row, self.width), self.first)
+        for number, total in enumerate(_unpaired(builder, found) if self.paired else found):
+            place = builder.add(self.places[number * lanes // self.step], _WIDE(number * lanes % self.step))
+            entry = self._entry("sums", builder.add(start, place))
+            builder.store(total, builder.bitcast(entry, self.vector.as_pointer()), align=4)
+
+
+@contextmanager
+def _loop(builder: Any, start: Any, stop: Any) -> Iterator[Any]:
+    """A loop that LLVM does not unroll: rows are short, and the rest of an unrolled loop costs a mispredicted branch."""
+    before, body, after = builder.block, builder.append_basic_block("body"), builder.append_basic_block("after")
+    builder.cbranch(builder.icmp_signed("<", start, stop), body, after)
+    builder.position_at_end(body)
+    at = builder.phi(_WIDE)
+    yield at
+    following = builder.add(at, _WIDE(1))
+    back = builder.cbranch(builder.icmp_signed("<", following, stop), body, after)
+    at.add_incoming(start, before)
+    at.add_incoming(following, builder.block)
+    module = builder.module
+    disable = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    # The description of a loop refers to itself first, which tells it apart from those of other loops.
+    loop = module.add_metadata([disable, _WIDE(len(module.metadata))])
+    loop.operands = (loop, disable)
+    back.set_metadata("llvm.loop", loop)
+    builder.position_at_end(after)
 
 
 def _unpaired(builder: Any, vectors: Sequence[Any]) -> Iterator[Any]:
@@ -163,5 +257,9 @@ def _fused(typing: Any, factor: Any, value: Any, total: Any) -> Any:  # noqa: AR
 fused = cast(Callable[[Any, Any, Any], Any], _fused)
 """factor * value + total, rounded once, of float32."""
 
-sum_of_96, sum_of_64, sum_of_32, sum_of_16 = _summing(96), _summing(64), _summing(32), _summing(16)
-sum_of_8, sum_of_4, sum_of_2, sum_of_1 = _summing(8), _summing(4), _summing(2), _summing(1)
+MOST_COLUMNS = 128 if LANES == 16 else 96
+"""The most columns whose sums fit in the registers."""
+
+sum_of_most = summing(MOST_COLUMNS, 96 if MOST_COLUMNS > 96 else 64)
+sum_of_96, sum_of_64, sum_of_32, sum_of_16 = summing(96, 64), summing(64, 32), summing(32, 16), summing(16, 8)
+sum_of_8, sum_of_4, sum_of_2, sum_of_1 = summing(8, 4), summing(4, 2), summing(2, 1), summing(1, 0)

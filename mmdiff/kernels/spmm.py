@@ -1,8 +1,9 @@
 """Kernel of the product W S: value-free CSR times a matrix of columns (paper, section 3.3 and "Memory usage").
 
-The columns of a row are summed in registers, and the rows of S that later edges need are prefetched. Sums are float32, rounded
-in the order of the edges, so that no result depends on how the work is split. `scale` is 1/degree, applied once per row: the
-graph stores no values. The update of the seeds' rows (Zhou et al., Zhu et al.) is part of the same pass.
+Rows of W are first unpacked to nodes and weights, many edges at a time. Then the columns of a row are summed in registers, and
+the rows of S that later edges need are prefetched. Sums are float32, rounded in the order of the edges, so that no result
+depends on how the work is split. `scale` is 1/degree, applied once per row: the graph stores no values. The
+update of the seeds' rows (Zhou et al., Zhu et al.) is part of the same pass.
 """
 
 from __future__ import annotations
@@ -12,9 +13,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.kernels.constants import COLUMN
 from mmdiff.kernels.floats import half_to_float, keep
 from mmdiff.kernels.jit import exact_kernel
-from mmdiff.kernels.register_sums import sum_of_1, sum_of_2, sum_of_4, sum_of_8, sum_of_16, sum_of_32, sum_of_64, sum_of_96
+from mmdiff.kernels.register_sums import (
+    AHEAD,
+    MOST_COLUMNS,
+    PAIRED_COLUMNS,
+    UnpackedRows,
+    sum_of_1,
+    sum_of_2,
+    sum_of_4,
+    sum_of_8,
+    sum_of_16,
+    sum_of_32,
+    sum_of_64,
+    sum_of_96,
+    sum_of_most,
+)
+
+# Edges and sums of the rows that are unpacked at a time: they stay in a core's cache.
+_EDGES = 1 << 14
+_SUMS = 1 << 13
 
 
 class GraphArrays(NamedTuple):
@@ -57,65 +77,130 @@ def multiply_rows(
     update: SeedUpdateArrays,
 ) -> int:
     """Writes row rows[i] of the product to out[places[i]]; returns the number of nonzero entries. `source` is flat."""
-    sums = np.empty(width, np.float32)
-    nonzero = 0
-    seed = np.searchsorted(update.nodes, rows[0]) if len(rows) else 0
-    for r in range(len(rows)):
-        i = rows[r]
-        _sum(graph.indices, graph.weights, source, width, graph.indptr[i], graph.indptr[i + 1], sums)
-        factor = graph.scale[i] * update.alpha
-        for c in range(width):
-            sums[c] *= factor
+    most = max(1, _SUMS // width)
+    longest = 0
+    for i in rows:
+        longest = max(longest, graph.indptr[i + 1] - graph.indptr[i])
+    edges = max(_EDGES, longest) + AHEAD
+    unpacked = UnpackedRows(
+        np.empty(edges, np.uint32), np.empty(edges, np.float32), np.zeros(most + 2, np.int64), np.zeros(most + 1, np.float32)
+    )
+    sums = np.empty((most + 1) * width, np.float32)
+    nonzero, r = 0, 0
+    while r < len(rows):
+        chosen = rows[r : r + _unpack(graph, rows[r : r + most], update.alpha, unpacked)]
+        _sum(unpacked, len(chosen), source, width, sums)
         if update.share > 0:
-            while seed < len(update.nodes) and update.nodes[seed] < i:
-                seed += 1
-            if seed < len(update.nodes) and update.nodes[seed] == i:
-                if update.reset:
-                    sums[:] = 0
-                for entry in range(update.offsets[seed], update.offsets[seed + 1]):
-                    sums[update.columns[entry]] += update.share * update.values[seed]
-        place = places[r]
-        # Counted in 32 bits, which the processor adds eight at a time.
-        count = np.int32(0)
-        for c in range(width):
-            count += np.int32(sums[c] != 0)
-            keep(out, place, c, sums[c])
-        nonzero += int(count)
+            _update_seeds(chosen, update, width, sums)
+        nonzero += _keep_rows(sums, out, places[r : r + len(chosen)])
+        r += len(chosen)
     return nonzero
 
 
 @exact_kernel
-def _sum(
-    indices: NDArray[np.uint32],
-    weights: NDArray[Any] | None,
-    source: NDArray[Any],
-    width: int,
-    edge: int,
-    end: int,
-    sums: NDArray[np.float32],
+def _unpack(graph: GraphArrays, rows: NDArray[np.int64], alpha: np.float32, unpacked: UnpackedRows) -> int:
+    """Unpacks as many of these rows as have room, at least one; returns their number."""
+    count, edges = 0, 0
+    for i in rows:
+        degree = graph.indptr[i + 1] - graph.indptr[i]
+        if count and edges + degree > len(unpacked.nodes) - AHEAD:
+            break
+        edges += degree
+        unpacked.factors[count] = graph.scale[i] * alpha
+        count += 1
+        unpacked.starts[count] = edges
+    unpacked.starts[count + 1] = edges
+    if rows[count - 1] - rows[0] == count - 1:
+        first = graph.indptr[rows[0]]
+        _unpack_edges(graph.indices, graph.weights, first, first + edges, unpacked, 0)
+    else:
+        for r in range(count):
+            first, stop = graph.indptr[rows[r]], graph.indptr[rows[r] + 1]
+            _unpack_edges(graph.indices, graph.weights, first, stop, unpacked, unpacked.starts[r])
+    # The edges that follow are only prefetched.
+    last = graph.indptr[rows[count - 1] + 1]
+    ahead = graph.indices[last : last + AHEAD]
+    for e in range(AHEAD):
+        unpacked.nodes[edges + e] = ahead[e] & COLUMN if e < len(ahead) else np.uint32(0)
+    return count
+
+
+@exact_kernel
+def _unpack_edges(
+    indices: NDArray[np.uint32], weights: NDArray[Any] | None, edge: int, end: int, unpacked: UnpackedRows, at: int
 ) -> None:
-    """Sums the source rows of edges edge..end-1, times their weights, in groups of as many columns as fit in registers."""
-    c = 0
-    while c + 96 <= width:
-        sum_of_96(indices, weights, source, width, c, edge, end, sums)
-        c += 96
-    if c + 64 <= width:
-        sum_of_64(indices, weights, source, width, c, edge, end, sums)
-        c += 64
-    if c + 32 <= width:
-        sum_of_32(indices, weights, source, width, c, edge, end, sums)
-        c += 32
-    if c + 16 <= width:
-        sum_of_16(indices, weights, source, width, c, edge, end, sums)
-        c += 16
-    if c + 8 <= width:
-        sum_of_8(indices, weights, source, width, c, edge, end, sums)
-        c += 8
-    if c + 4 <= width:
-        sum_of_4(indices, weights, source, width, c, edge, end, sums)
-        c += 4
-    if c + 2 <= width:
-        sum_of_2(indices, weights, source, width, c, edge, end, sums)
-        c += 2
-    if c < width:
-        sum_of_1(indices, weights, source, width, c, edge, end, sums)
+    """Unpacks edges edge..end-1, from place `at` on. An argument of None costs nothing."""
+    own, nodes, factors = indices[edge:end], unpacked.nodes[at:], unpacked.weights[at:]
+    for e in range(len(own)):
+        nodes[e] = own[e] & COLUMN
+    if weights is None:
+        for e in range(len(own)):
+            factors[e] = np.float32(2) if own[e] > COLUMN else np.float32(1)
+    else:
+        stored = weights[edge:end]
+        for e in range(len(stored)):
+            factors[e] = half_to_float(stored[e])
+
+
+@exact_kernel
+def _update_seeds(rows: NDArray[np.int64], update: SeedUpdateArrays, width: int, sums: NDArray[np.float32]) -> None:
+    """Applies the update to the sums of those rows that are seeds."""
+    seed = np.searchsorted(update.nodes, rows[0])
+    for r in range(len(rows)):
+        while seed < len(update.nodes) and update.nodes[seed] < rows[r]:
+            seed += 1
+        if seed < len(update.nodes) and update.nodes[seed] == rows[r]:
+            own = sums[r * width : (r + 1) * width]
+            if update.reset:
+                own[:] = 0
+            for entry in range(update.offsets[seed], update.offsets[seed + 1]):
+                own[update.columns[entry]] += update.share * update.values[seed]
+
+
+@exact_kernel
+def _keep_rows(sums: NDArray[np.float32], out: NDArray[Any], places: NDArray[np.int64]) -> int:
+    """Writes sums to rows of `out`; returns the number of those that are not zero."""
+    width = out.shape[1]
+    # Counted in 32 bits, which the processor adds many at a time.
+    nonzero = np.int32(0)
+    for entry in sums[: len(places) * width]:
+        nonzero += np.int32(entry != 0)
+    if places[-1] - places[0] == len(places) - 1:
+        flat = out.reshape(-1)[places[0] * width : (places[-1] + 1) * width]
+        for at in range(len(flat)):
+            keep(flat, at, sums[at])
+    else:
+        for r in range(len(places)):
+            own, kept = sums[r * width : (r + 1) * width], out[places[r]]
+            for c in range(width):
+                keep(kept, c, own[c])
+    return int(nonzero)
+
+
+@exact_kernel
+def _sum(unpacked: UnpackedRows, rows: int, source: NDArray[Any], width: int, sums: NDArray[np.float32]) -> None:
+    """Writes the sums of all rows, in groups of as many columns as fit in registers."""
+    for c in range(0, width, MOST_COLUMNS):
+        left = width - c
+        if left <= PAIRED_COLUMNS:
+            for r in range(0, rows, 2):
+                if left == 1:
+                    sum_of_1(unpacked, r, source, width, c, sums)
+                elif left == 2:
+                    sum_of_2(unpacked, r, source, width, c, sums)
+                elif left <= 4:
+                    sum_of_4(unpacked, r, source, width, c, sums)
+                elif left <= 8:
+                    sum_of_8(unpacked, r, source, width, c, sums)
+                elif left <= 16:
+                    sum_of_16(unpacked, r, source, width, c, sums)
+                else:
+                    sum_of_32(unpacked, r, source, width, c, sums)
+        else:
+            for r in range(rows):
+                if left <= 64:
+                    sum_of_64(unpacked, r, source, width, c, sums)
+                elif left <= 96:
+                    sum_of_96(unpacked, r, source, width, c, sums)
+                else:
+                    sum_of_most(unpacked, r, source, width, c, sums)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.store.manifest import Json
 from mmdiff.kernels.constants import NONE
+from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.search.flat import Sample, draw
 from mmdiff.knn.search.topk import Lists, settle_candidates
@@ -27,7 +28,7 @@ _VISITED, _GATHERED = 2.0, 25.0
 _COMPARED = 0.15
 
 # Numbers of visited cells that are tried, in ascending order.
-_VISITS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_VISITS = (8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 
 # A pass leaves about this share of the misses. It only decides where a pass is tried.
 _LEFT_BY_PASS = 0.5
@@ -78,6 +79,14 @@ def choose(cells: Cells, k: int, target: float, seed: int, *, always_cells: bool
     if best is None:
         return exact if exact.pairs <= _WORTH * furthest.pairs else furthest
     return exact if exact.pairs <= best.pairs else best
+
+
+def possible_searches(rows: int) -> tuple[str, ...]:
+    """The searches that `choose` may choose among so many rows, before any recall is known."""
+    cheapest, dearest = (_VISITED * partition.CELL_ROWS * visits for visits in (_VISITS[0], _VISITS[-1]))
+    if rows <= cheapest:
+        return ("flat",)
+    return ("cells", "flat") if rows <= _WORTH * dearest else ("cells",)
 
 
 def _candidates(trial: Trial, aim: float) -> Iterator[Choice]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.extras import load
+from mmdiff.formats.store.checks import check_logreg
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact
 from mmdiff.inspection.distribution import distribution
@@ -27,12 +28,11 @@ def to_safetensors(model: Model, classes: Classes) -> NDArray[np.uint8]:
 
 
 def from_safetensors(artifact: Artifact) -> Model:
-    """The model of an artifact."""
-    try:
-        tensors = _safetensors().load(artifact.array("safetensors").tobytes())
-        return Model(tensors["weight"], tensors["bias"])
-    except (KeyError, ValueError) as error:
-        raise Corrupt(f"{artifact.name}: its array safetensors does not hold a model. {artifact.remedy}") from error
+    """The model of an artifact; a file that is not one of its classes and width is refused."""
+    for _, what in check_logreg(artifact):
+        raise Corrupt(f"{artifact.name}: its array safetensors does not hold a model ({what}). {artifact.remedy}")
+    tensors = _safetensors().load(artifact.array("safetensors").tobytes())
+    return Model(tensors["weight"], tensors["bias"])
 
 
 def _safetensors() -> Any:

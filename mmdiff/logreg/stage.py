@@ -9,7 +9,7 @@ trained on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from itertools import product
@@ -144,7 +144,8 @@ class Outcome:
 def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Makes the model and its scores, where they are missing or stale."""
     store = Store.open(path)
-    options = _checked(request)
+    request = _checked(request)
+    options = request.options()
     if store.id(SEEDS) is None:
         raise Missing(f"{store.path}: there are no seeds. Run first: ", call("add", FILE, labels=FILE, role="seeds"))
     seeds = store.open_artifact(SEEDS)
@@ -244,20 +245,26 @@ def _parameters(request: Request, options: Options, device: str) -> Json:
     return {key: value for key, value in values.items() if not (request.tune and key in _TUNED)}
 
 
-def _checked(request: Request) -> Options:
+def _checked(request: Request) -> Request:
+    """The request with its values in Python's types. Refuses what no store could allow."""
     one_of("device", request.device, DEVICES)
     given = [key for key in _TUNED if getattr(request, key) is not None]
-    if request.tune and given:
+    tuned = flag("tune", request.tune)
+    if tuned and given:
         names = [part for key in given for part in (", ", Parameter(key))][1:]
         raise BadOption(Parameter("tune", True), " chooses ", *names, ". Leave out one or the other.")
-    options = request.options()
-    flag("tune", request.tune)
-    random_seed(request.seed)
-    whole("batch_size", options.batch_size, 1, MOST_BATCH, f"For example {Options.batch_size}.")
-    whole("iterations", options.iterations, 1, MOST_BATCHES, f"For example {Options.iterations}.")
-    number("lr", options.lr, 1e-9, 1e9, f"For example {Options.lr:g}.")
-    number("weight_decay", options.weight_decay, 0, 1e9, f"For example {Options.weight_decay:g}.")
-    return options
+    checks: dict[str, Callable[[Any], Any]] = {
+        "batch_size": lambda size: whole("batch_size", size, 1, MOST_BATCH, f"For example {Options.batch_size}."),
+        "lr": lambda rate: number("lr", rate, 1e-9, 1e9, f"For example {Options.lr:g}."),
+        "weight_decay": lambda decay: number("weight_decay", decay, 0, 1e9, f"For example {Options.weight_decay:g}."),
+    }
+    return replace(
+        request,
+        tune=tuned,
+        seed=random_seed(request.seed),
+        iterations=whole("iterations", request.iterations, 1, MOST_BATCHES, f"For example {Options.iterations}."),
+        **{key: check(getattr(request, key)) for key, check in checks.items() if key in given},
+    )
 
 
 def _refuse_other_width(seeds: Artifact, test: Artifact) -> None:

@@ -17,11 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mmdiff.formats.errors import FOLDER, DiskFull, Parameter, call
 from mmdiff.formats.storage import seam
 from mmdiff.formats.store.layouts import require_sound
 from mmdiff.formats.store.manifest import Json, Recipe
-from mmdiff.formats.store.publish import Draft, Publication
+from mmdiff.formats.store.publish import Draft, Publication, drafted_bytes, refuse_full_disk
 from mmdiff.formats.store.store import Artifact
 from mmdiff.runtime.memory import PeakMemory
 
@@ -118,22 +117,7 @@ def make(
 
 def refuse_forecast(publication: Publication, name: str, needed: int) -> None:
     """Refuses work whose forecast exceeds the free disk. Bytes that an interrupted run has written are not needed again."""
-    draft = publication.store.work / name.replace("/", ".") / "object"
-    held = sum(path.lstat().st_size for path in draft.rglob("*") if path.is_file())
-    refuse_full_disk(publication.store.path, name, needed - held)
-
-
-def refuse_full_disk(path: Path, name: str, needed: int) -> None:
-    """Refuses work that needs more bytes than the disk of the store has free."""
-    free = seam.free_bytes(path)
-    if needed > free:
-        raise DiskFull(
-            f"{name}: about {needed:,} bytes of disk are needed, but the disk of {path} has {free:,} free. Make room (",
-            call("gc"),
-            " may help), or put the store on another disk with ",
-            Parameter("store", FOLDER),
-            ".",
-        )
+    refuse_full_disk(publication.store.path, name, needed - drafted_bytes(publication.store, name))
 
 
 def notes_on_disk(path: Path, work: str, needed: int) -> list[str]:

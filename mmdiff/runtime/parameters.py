@@ -61,11 +61,17 @@ def random_seed(value: Any) -> int:
     return whole("seed", value, 0, MOST_SEED)
 
 
+def as_flag(raw: Any) -> bool | None:
+    """A truth value, or None; numpy's count too."""
+    return bool(raw) if isinstance(raw, bool) or type(raw).__name__ in ("bool_", "bool") else None
+
+
 def flag(name: str, value: Any) -> bool:
-    """A truth value; numpy's count too."""
-    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
-        return bool(value)
-    raise BadOption(Parameter(name, value), ": expected true or false.")
+    """A truth value; anything else is refused."""
+    found = as_flag(value)
+    if found is None:
+        raise BadOption(Parameter(name, value), ": expected true or false.")
+    return found
 
 
 def text(name: str, value: Any) -> str:

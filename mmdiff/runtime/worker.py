@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 import mmdiff
 from mmdiff.formats.errors import ClusterError
+from mmdiff.formats.store.checked_files import CheckedInputs
 from mmdiff.runtime.executor import Result, Unit, Work
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores, limit_cores, machine_cores
@@ -60,11 +61,23 @@ def do(token: str, work: Work[Unit, Result], unit: Unit, needed: Path, sharing: 
 
 
 def _opened(token: str, work: Work[Unit, Result]) -> Callable[[Unit, Advance], Result]:
-    """The work of a stage, opened for its first unit and closed when the next stage begins."""
+    """The work of a stage, opened for its first unit and closed when the next stage begins.
+
+    A unit fails if an input has changed since this worker checked it: the run that publishes the result does not read it.
+    """
     if token not in _open:
         _close()
-        stack = ExitStack()
-        _open[token] = stack, stack.enter_context(work.opened())
+        with ExitStack() as stack:
+            inputs = CheckedInputs(Path("/"))
+            stack.callback(inputs.end)
+            compute = stack.enter_context(work.opened())
+
+            def checked(unit: Unit, advance: Advance) -> Result:
+                result = compute(unit, advance)
+                inputs.refuse_changed()
+                return result
+
+            _open[token] = stack.pop_all(), checked
     function: Callable[[Unit, Advance], Result] = _open[token][1]
     return function
 

@@ -1,4 +1,4 @@
-"""No value of a parameter of the Python API ends in an error that is not ours."""
+"""No value of a parameter of the Python API ends in an error that is not ours; numbers of numpy are as good as Python's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.nasty_options import World
-from tests.support.nasty_parameters import CALLS, QUICK, ApiWorld, api_cases
+from tests.support.nasty_parameters import CALLS, QUICK, ApiWorld, api_cases, numpy_cases
 from tests.support.stores import MEMORY
 
 
@@ -28,4 +28,10 @@ def world() -> Iterator[ApiWorld]:
 @pytest.mark.parametrize("call", CALLS)
 def test_no_value_of_a_parameter_is_an_untyped_error_or_changes_the_store_when_refused(world: ApiWorld, call: str) -> None:
     found = [wrong for case in api_cases(call, QUICK) if (wrong := world.run(case)) is not None]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_numbers_and_flags_of_numpy_make_what_those_of_python_make(world: ApiWorld, call: str) -> None:
+    found = [wrong for case in numpy_cases(call) if (wrong := world.accepts(case)) is not None]
     assert not found, "\n".join(found)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -264,16 +264,30 @@ def test_a_forged_scale_that_is_not_finite_gives_no_scores(made: Path, value: fl
     assert not (made / "work").exists()
 
 
+@st.composite
+def rows_of(draw: st.DrawFn, nodes: int) -> list[int]:
+    """Rows of a graph in any order; some lists have the first and the last row of consecutive ones, and others between them."""
+    first = draw(st.integers(0, nodes - 1))
+    last = draw(st.integers(first, nodes - 1))
+    some = st.lists(st.integers(0, nodes - 1), min_size=max(0, last - first - 1), max_size=max(0, last - first - 1))
+    kind = draw(st.sampled_from(["similar", "consecutive", "any"]))
+    if kind == "consecutive":
+        return list(range(first, last + 1))
+    return [first, *draw(some), last] if kind == "similar" else draw(st.lists(st.integers(0, nodes - 1)))
+
+
+@settings(max_examples=400)
 @given(nodes=st.integers(1, 40), k=st.integers(1, 6), seed=st.integers(0, 999), data=st.data())
 def test_bad_rows_are_those_that_the_naive_check_finds(nodes: int, k: int, seed: int, data: st.DataObject) -> None:
     graph = some_graph(nodes, k, seed)
     indptr, indices = np.array(graph.indptr), np.array(graph.indices)
+    rows = np.array(data.draw(rows_of(nodes)), np.int64)
+    entries = [at for row in rows for at in range(graph.indptr[row], graph.indptr[row + 1])] or range(len(indices))
     for _ in range(data.draw(st.integers(0, 2))):
         if data.draw(st.booleans()) and len(indices):
-            indices[data.draw(st.integers(0, len(indices) - 1))] = data.draw(st.sampled_from([nodes, nodes + 1, 0xFFFFFFFF]))
+            indices[data.draw(st.sampled_from(entries))] = data.draw(st.sampled_from([nodes, nodes + 1, 0xFFFFFFFF]))
         else:
             indptr[data.draw(st.integers(0, nodes))] = data.draw(st.sampled_from([-1, len(indices) + 1, 0, len(indices)]))
-    rows = np.array(sorted(data.draw(st.sets(st.integers(0, nodes - 1)))), np.int64)
 
     def offsets_fit(row: int) -> bool:
         return bool(0 <= indptr[row] <= indptr[row + 1] <= len(indices))
@@ -285,6 +299,12 @@ def test_bad_rows_are_those_that_the_naive_check_finds(nodes: int, k: int, seed:
     if expected is None:
         expected = next((row for row in rows if not good(row)), -1)
     assert bad_row(indptr, indices, rows, len(indices), nodes) == expected
+
+
+def test_rows_that_only_look_consecutive_are_all_checked() -> None:
+    indptr, indices = np.arange(0, 22, 2), np.zeros(20, np.uint32)
+    indices[14] = 999
+    assert bad_row(indptr, indices, np.array([3, 7, 5]), 20, 10) == 7
 
 
 def test_rows_that_are_no_rows_are_bad() -> None:

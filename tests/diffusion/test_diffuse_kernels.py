@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -19,7 +22,7 @@ from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.frontier import advance_frontier, spread_frontier
 from mmdiff.diffusion.engine.gamma import raise_power
 from mmdiff.diffusion.engine.needed_rows import closures, gathered_rows, reached
-from mmdiff.diffusion.engine.product import SeedUpdate, matmul, product, product_of_rows
+from mmdiff.diffusion.engine.product import SeedUpdate, matmul, no_update, product, product_of_rows
 from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, sqrt_degrees_of
 from mmdiff.diffusion.engine.top_classes import TOP, TopClasses
 from mmdiff.diffusion.io import graph_stream as streaming
@@ -30,17 +33,18 @@ from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.constants import COLUMN, NONE
 from mmdiff.kernels.floats import bfloat16_decode, bfloat16_encode, keep, widen
 from mmdiff.kernels.jit import exact_kernel
+from mmdiff.kernels.register_sums import AHEAD, PAIRED_COLUMNS, UnpackedRows, fused, summing
 from tests.diffusion.test_diffusion import assert_close, graphs, some_labels, some_neighbors
 from tests.support.graphs import some_graph
 from tests.support.naive_diffusion import naive_diffusion, naive_scores, naive_W, naive_Y
 
 seeds_of_draws = st.integers(0, 1000)
 widths = st.sampled_from([1, 2, 5, 17])
-# Together they are summed in all the sizes that there are: 96, 64, 32, 16, 8, 4, 2 and 1 columns at once.
-all_widths = st.sampled_from([1, 2, 5, 17, 127, 176, 232])
+# Together they are summed in all the sizes that there are: up to 128, 96, 64, 32, 16, 8, 4, 2 and 1 columns at once.
+all_widths = st.sampled_from([1, 2, 3, 5, 17, 60, 127, 176, 232])
 seed_updates = st.sampled_from([(1.0, False), (0.8, False), (1.0, True), (0.6, True)])
 
 
@@ -114,6 +118,75 @@ def test_product_through_a_spill_file_is_the_same_to_the_last_bit(
             np.testing.assert_array_equal(found, expected)
 
 
+@exact_kernel
+def naive_sums(
+    indptr: NDArray[np.int64], nodes: NDArray[np.uint32], weights: NDArray[np.float32], S: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Sums in float32, one fused multiply-add for each edge, in the order of the edges."""
+    sums = np.zeros((len(indptr) - 1, S.shape[1]), np.float32)
+    for i in range(len(sums)):
+        for edge in range(indptr[i], indptr[i + 1]):
+            for c in range(S.shape[1]):
+                sums[i, c] = fused(weights[edge], S[nodes[edge], c], sums[i, c])
+    return sums
+
+
+def edges_of(graph: CsrGraph) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """The nodes and weights of all edges."""
+    free = 1 + (graph.indices > COLUMN).astype(np.float32)
+    return graph.indices & COLUMN, free if graph.weights is None else graph.weights.astype(np.float32)
+
+
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_a_column_are_the_same_to_the_last_bit_in_batches_of_any_width(weighted: bool, short: bool) -> None:
+    graph, S, draw = some_graph(60, 9, weighted=weighted), some_S(60, 130, 0, 0.9), np.random.default_rng(0)
+    S = bfloat16_decode(bfloat16_encode(S)) if short else S
+    sums = naive_sums(graph.indptr, *edges_of(graph), S) * graph.scale[:, None]
+    expected = bfloat16_encode(sums) if short else sums
+    with Stream(graph) as stream:
+        for width in range(1, 131):
+            first = int(draw.integers(0, 131 - width))
+            columns, out = np.ascontiguousarray(S[:, first : first + width]), np.empty((60, width), expected.dtype)
+            product(stream, bfloat16_encode(columns) if short else columns, out, no_update(width))
+            np.testing.assert_array_equal(out, expected[:, first : first + width])
+
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
+
+
+@pytest.mark.skipif("NUMBA_DISABLE_JIT" in os.environ, reason="the instructions are not compiled")
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("columns", SIZES)
+def test_sums_are_the_same_to_the_last_bit_on_processors_of_8_and_of_16_lanes(columns: int, lanes: int) -> None:
+    fewer = max([0, *(size for size in SIZES if size < columns)])
+    graph, sum_rows, step = some_graph(31, 5), summing(columns, fewer, lanes), 2 if columns <= PAIRED_COLUMNS else 1
+    nodes, weights = edges_of(graph)
+    nodes, weights = np.append(nodes, np.zeros(AHEAD, np.uint32)), np.append(weights, np.zeros(AHEAD, np.float32))
+    unpacked = UnpackedRows(nodes, weights, np.append(graph.indptr, graph.edges), np.append(graph.scale, np.float32(0)))
+
+    @numba.njit
+    def sum_all(unpacked: UnpackedRows, source: NDArray[Any], width: int, sums: NDArray[np.float32]) -> None:
+        for row in range(0, 31, step):
+            sum_rows(unpacked, row, source, width, 0, sums)
+
+    for width in range(fewer + 1, columns + 1):
+        S = some_S(31, width, width, 0.9)
+        for source in (S, bfloat16_encode(S)):
+            sums = np.empty(32 * width, np.float32)
+            sum_all(unpacked, source.reshape(-1), width, sums)
+            expected = naive_sums(graph.indptr, nodes, weights, bfloat16_decode(source)) * graph.scale[:, None]
+            np.testing.assert_array_equal(sums[: 31 * width].reshape(31, width), expected)
+
+
+def test_product_of_rows_that_are_longer_than_what_is_unpacked_at_once() -> None:
+    nodes = (1 << 14) + 100
+    ends, center = np.arange(1, nodes), np.zeros(nodes - 1, np.int64)
+    star = scipy.sparse.coo_array((np.ones(2 * nodes - 2), (np.append(center, ends), np.append(ends, center))))
+    graph, S = CsrGraph.from_scipy(scipy.sparse.csr_array(star)), some_S(nodes, 3, 0)
+    np.testing.assert_array_equal(matmul(graph, S), naive_sums(graph.indptr, *edges_of(graph), S) * graph.scale[:, None])
+
+
 def test_product_takes_weights_of_float16() -> None:
     graph, S = some_graph(60, 5, weighted=True), some_S(60, 5, 0)
     assert graph.weights is not None
@@ -183,7 +256,7 @@ def naive_bfloat16(value: np.float32) -> float:
 @exact_kernel
 def keep_and_widen(values: NDArray[np.float32], bits: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
     for i in range(len(values)):
-        keep(bits, i, 0, values[i])
+        keep(bits, (i, 0), values[i])
         out[i] = widen(bits[i, 0])
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import mmdiff
 from mmdiff.building.estimate import plan_build_graph
 from mmdiff.building.stage import Request as BuildRequest
 from mmdiff.building.stage import build_graph
@@ -78,6 +80,16 @@ def test_plan_of_a_graph_knows_the_index_and_the_nodes(store: Path, tmp_path: Pa
         plan_build_graph(store, BuildRequest(index="IVF16,Flat"))
     with pytest.raises(Missing, match="no store here"):
         plan_build_graph(tmp_path, BuildRequest())
+
+
+def test_plan_of_a_graph_names_all_searches_that_the_run_may_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmdiff.building.estimate.FLAT", 0)
+    store = mmdiff.open(tmp_path / "store", create=True)
+    store.add(np.random.default_rng(0).normal(size=(12_000, 4)))
+    open_, flat = store.plan("build_graph", k=2), store.plan("build_graph", k=2, index="flat")
+    assert (open_["index"], flat["index"]) == ("cells or flat", "flat")
+    assert open_["disk"] > flat["disk"]
+    assert store.plan("build_graph", k=30)["index"] == "flat"
 
 
 @pytest.mark.parametrize("command", ["diffuse", "build-graph"])

@@ -206,6 +206,16 @@ def test_rows_without_labels_do_not_count_and_classes_without_scores_are_errors(
         evaluate_scores(scores, labels, top=(0,))
 
 
+def test_top_is_any_iterable_of_whole_numbers() -> None:
+    scores, labels = np.eye(4, dtype=np.float32), np.array([0, 1, -1, 0])
+    expected = evaluate_scores(scores, labels, top=(1, 2))
+    for top in ((k for k in (2, 1, 2)), {1, 2}, np.array([1, 2]), {1: "a", 2: "b"}.keys()):
+        assert evaluate_scores(scores, labels, top=top) == expected
+    for nothing in ((), iter(())):
+        with pytest.raises(BadOption, match=r"top=.*: expected a list of whole numbers, such as"):
+            evaluate_scores(scores, labels, top=nothing)
+
+
 def test_text_names_everything_once(scored: Path) -> None:
     outcome = run(scored, "evaluate")
     for part in ("90 test points, 6 classes", "scores/diffusion", "scores/logreg", "top-1 all", "top-5 all"):

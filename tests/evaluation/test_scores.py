@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +198,18 @@ def a_model(**changed: Any) -> dict[str, NDArray[Any]]:
     return {"safetensors": np.frombuffer(file, np.uint8), "class_numbers": np.arange(3)}
 
 
+def with_header(change: Callable[[dict[str, Any]], None]) -> dict[str, NDArray[Any]]:
+    """A model whose header is forged."""
+    model = a_model()
+    file = model["safetensors"].tobytes()
+    length = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    forged = len(text).to_bytes(8, "little") + text + file[8 + length :]
+    return model | {"safetensors": np.frombuffer(forged, np.uint8)}
+
+
 MODEL_FACTS = {"width": 4, "classes": 3, "samples": 5}
 BAD_MODELS = {
     "another width": a_model(weight=np.ones((3, 5), np.float32)),
@@ -205,6 +219,9 @@ BAD_MODELS = {
     "cut short": a_model() | {"safetensors": a_model()["safetensors"][:-1]},
     "no header": a_model() | {"safetensors": np.zeros(100, np.uint8)},
     "nothing": a_model() | {"safetensors": np.zeros(0, np.uint8)},
+    "offsets that are fractions": with_header(lambda header: header["weight"].update(data_offsets=[0.0, 48.0])),
+    "a shape of words": with_header(lambda header: header["bias"].update(shape=["x", 10**19])),
+    "a shape of many words": with_header(lambda header: header["bias"].update(shape=["x", 10**12])),
 }
 
 
@@ -230,8 +247,23 @@ def test_verify_finds_nothing_wrong_with_a_good_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [b"[]", b"[" * 200_000, b'{"a": 1}', b'{"a": {}}', b"\xff", b'{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}}'],
+    [
+        b"[]",
+        b"[" * 200_000,
+        b'{"a": 1}',
+        b'{"a": {}}',
+        b"\xff",
+        b'{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}}',
+        b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0.0,8.0]}}',
+        b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[false,8]}}',
+        b'{"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}}',
+        b'{"a":{"dtype":"F32","shape":["x",1000000000000],"data_offsets":[0,8]}}',
+        b'{"a":{"dtype":"F32","shape":["x",10000000000000000000],"data_offsets":[0,8]}}',
+        b'{"a":{"dtype":"F32","shape":[0,10000000000000000000],"data_offsets":[0,0]}}',
+        b'{"a":{"dtype":"F32","shape":[0' + b",9" * 200_000 + b'],"data_offsets":[0,0]}}',
+        b'{"a":{"dtype":["F32"],"shape":[2],"data_offsets":[0,8]}}',
+    ],
 )
 def test_headers_that_lie_are_refused(header: bytes) -> None:
     with pytest.raises(UnreadableSource):
-        tensor_shapes(len(header).to_bytes(8, "little") + header)
+        tensor_shapes(len(header).to_bytes(8, "little") + header + bytes(64))

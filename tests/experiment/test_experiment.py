@@ -18,11 +18,13 @@ from mmdiff.experiment.computing import CellComputer
 from mmdiff.experiment.config import Background, read_config
 from mmdiff.experiment.protocol import Data, Protocol
 from mmdiff.experiment.shared_lists import SharedLists, nearest
+from mmdiff.formats.errors import BadOption
 from mmdiff.formats.store.manifest import Recipe
 from mmdiff.formats.store.store import Store
 from mmdiff.formats.store.verify import verify
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.in_memory import graph_of
+from mmdiff.graph.lists import ArrayLists
 from mmdiff.graph.weights import Weighting
 from mmdiff.kinds import KINDS
 from mmdiff.labels.classes import UNLABELLED
@@ -110,6 +112,26 @@ def test_graph_in_memory_is_that_of_the_store(quick_folder: Path, weighting: Wei
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
+@pytest.mark.parametrize("weighting", [Weighting("gaussian", 1e-3), Weighting("meaningful", 5.0)])
+def test_graph_in_memory_whose_weights_vanish_is_refused_as_in_the_store(quick_folder: Path, weighting: Weighting) -> None:
+    neighbors = np.array([[0, 1], [1, 2], [2, 0]], np.uint32)
+    similarities = np.array([[1, 0.5], [1, 0.5], [1, 0.5]], np.float32)
+    with pytest.raises(BadOption, match="all weights between different nodes vanish") as refused:
+        make_graph(quick_folder / "store", ArrayLists(neighbors, similarities), weighting)
+    with pytest.raises(BadOption) as also_refused:
+        graph_of(neighbors, similarities, weighting)
+    assert also_refused.value.parts == refused.value.parts
+
+
+def test_experiment_whose_weights_vanish_is_refused_by_the_key_of_its_config(quick_folder: Path) -> None:
+    method = {**DIFFUSION, "edge_weights": "gaussian", "sigma": 1e-3}
+    with pytest.raises(BadOption, match=r"background none, n = 1: sigma = 0.001: all weights between different nodes vanish"):
+        run(quick_folder, small_config(methods=[method]))
+    lambda_of_two = {**DIFFUSION, "edge_weights": "meaningful", "lambda": 20.0, "k": 2}
+    with pytest.raises(BadOption, match=r"n = 1: lambda = 20.0: .* Use a larger one, or more neighbours"):
+        run(quick_folder, small_config(methods=[lambda_of_two]))
+
+
 def test_in_domain_only_labels_depend_on_the_draw(protocol: Protocol) -> None:
     computer = CellComputer(protocol, DIMS, K)
     shared = computer.shared_lists(Background("in-domain"))
@@ -179,6 +201,12 @@ def test_killed_run_continues_to_identical_bytes(quick_folder: Path) -> None:
         ({"line": {"mean": 5}}, ["line 0: not a line of experiment results"]),
         ({"line": {"plane": 2}}, ["line 0: not a line of experiment results"]),
         ({"line": {"first_cell": -1}}, ["line 0: not a line of experiment results"]),
+        ({"line": {"first_cell": 10**30}}, [f"line 0: not 3 cells of 2 planes from cell {10**30} on"]),
+        ({"line": {"planes": [0, "1"]}}, ["line 0: not a line of experiment results"]),
+        (
+            {"line": {"std": {key: [0.0, "x"] for key in ("top1", "top5", "novel_top1", "novel_top5")}}},
+            ["line 0: not a line of experiment results"],
+        ),
         ({"planes": np.zeros((6, 5), np.int64)}, ["5 columns; expected 6"]),
         ({"offsets": np.array([0, 4, 3, 6])}, ["offsets go backwards at row 1"]),
         ({"offsets": np.array([0, 2, 4, 5])}, ["offsets do not run from 0 to 6"]),

@@ -131,6 +131,17 @@ def test_a_pca_exports_its_components_but_is_no_table(tmp_path: Path) -> None:
         export(store, "models/pca", tmp_path / "pca.csv")
 
 
+@pytest.mark.parametrize("ending", ["npy", "npz"])
+@pytest.mark.parametrize("array", [None, "components"])
+def test_a_pca_that_does_not_reduce_has_nothing_to_export(tmp_path: Path, ending: str, array: str | None) -> None:
+    import_role(tmp_path)
+    store, file = store_in(tmp_path), tmp_path / f"pca.{ending}"
+    assert not store.open_artifact("models/pca").manifest.arrays
+    with pytest.raises(BadOption, match=r"models/pca has no arrays, so there is nothing to export\. See what it is with "):
+        export(store, "models/pca", file, array)
+    assert not file.exists()
+
+
 def test_parquet_has_the_users_ids_and_class_names(tmp_path: Path, named: Artifact) -> None:
     export(store_in(tmp_path), named.name, tmp_path / "out.parquet")
     with pq.ParquetFile(tmp_path / "out.parquet") as file:

@@ -78,6 +78,31 @@ def test_arrays_side_by_side_share_rows_per_chunk_and_both_fill_pages(
         assert ArraySpec(shape, dtype, together).chunk_bytes % PAGE_BYTES == 0
 
 
+@pytest.mark.parametrize(
+    "change", [{"shape": 5}, {"shape": None}, {"shape": ["x"]}, {"dtype": []}, {"rows_per_chunk": "1"}, {"shape": [1] * 50_000}]
+)
+def test_spec_that_mmdiff_does_not_write_is_refused_in_a_short_sentence(change: dict[str, Any]) -> None:
+    document = ArraySpec((20, 4), "float32", 256).to_json() | change
+    with pytest.raises(Corrupt, match=r"^here: not an array that mmdiff writes \(\{.*\)\. Rebuild the artifact\.$") as refused:
+        ArraySpec.from_json(document, "here")
+    assert len(str(refused.value)) < 300
+
+
+def test_spec_that_is_no_object_or_lacks_an_entry_is_refused() -> None:
+    with pytest.raises(Corrupt, match=r"^here: not an array that mmdiff writes \(5\)\."):
+        ArraySpec.from_json(5, "here")  # type: ignore[arg-type]
+    with pytest.raises(Corrupt, match=r"^here: an array without 'dtype' in its manifest\."):
+        ArraySpec.from_json({"shape": [1]}, "here")
+
+
+def test_spec_that_is_nested_too_deeply_to_be_shown_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(Corrupt, match=r"^here: not an array that mmdiff writes \(nested too deeply to be shown\)\."):
+        ArraySpec.from_json({"shape": nested, "dtype": "float32", "rows_per_chunk": 1024}, "here")
+
+
 def test_array_that_could_not_be_read_back_is_not_begun(quick_folder: Path) -> None:
     with pytest.raises(ValueError, match="float64"):
         publish(quick_folder / "store", "models/x", {"values": np.zeros(3)})

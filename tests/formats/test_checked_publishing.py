@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadResult
-from mmdiff.formats.store import checks
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Store
@@ -86,12 +85,12 @@ WRONG: list[tuple[str, Arrays, Json, str]] = [
     ("cells", cell_arrays(members=np.array([0, 1, 1, 2, 1, 0], np.uint32)), {}, "members: not a permutation"),
     ("cells", cell_arrays(members=np.array([0, 1, 2, 2, 1, 9], np.uint32)), {}, "members: not a permutation"),
     ("cells", cell_arrays(order=np.array([0, 0, 1], np.uint32)), {}, "order: not a permutation"),
-    ("cells", cell_arrays(order=np.array([0, 1], np.uint32)), {}, "order: 2 entries; expected 3"),
+    ("cells", cell_arrays(order=np.array([0, 1], np.uint32)), {}, "order: 2 rows for 3 vectors"),
     ("cells", cell_arrays(cell_of=np.array([0, 0, 1, 2, 2, 3], np.uint32)), {}, "cell_of: row 5: 3 is outside 0..2"),
     ("cells", cell_arrays(centroids=np.full((2, 2), NAN)), {}, "centroids: row 0: values that are not finite"),
     ("cells", cell_arrays(), {"cells": 3}, "2 cells, where the manifest says 3"),
     ("pca", pca_arrays(components=np.full((2, 3), NAN)), {}, "components: row 0: values that are not finite"),
-    ("pca", pca_arrays(mean=np.zeros(2, np.float32)), {}, "mean: missing, or not of shape"),
+    ("pca", pca_arrays(mean=np.zeros(2, np.float32)), {}, "mean: 2 rows for 3 values"),
     ("pca", pca_arrays(), {"reduces": False}, "components: there, where the manifest says otherwise"),
     ("pca", {}, {}, "components: missing, where the manifest says otherwise"),
     ("pca", pca_arrays(), {"dims": 7}, "2 dims, where the manifest says 7"),
@@ -153,6 +152,14 @@ def test_diffusion_that_does_not_say_its_iterations_is_found(quick_folder: Path)
     assert [problem.what for problem in found] == ["the manifest does not say how many iterations there are"]
 
 
+@pytest.mark.parametrize("iterations", ["5", 1.0, True, [1], None])
+def test_column_sums_of_iterations_that_are_no_number_are_found(quick_folder: Path, iterations: Any) -> None:
+    recipe = Recipe("scores", 1, {"method": "logreg", "iterations": iterations}, {})
+    publish(quick_folder / "store", SCORES, score_arrays(), recipe, SCORE_FACTS)
+    found = problems(Store.open(quick_folder / "store"))
+    assert [problem.what for problem in found] == ["the manifest does not say how many iterations there are"]
+
+
 def test_roles_that_do_not_add_up_to_the_nodes_are_found(quick_folder: Path) -> None:
     graph = {"indptr": np.array([0, 1, 2]), "indices": np.array([0, 1], np.uint32), "scale": np.ones(2, np.float32)}
     facts = {"nodes": 2, "edges": 2, "background": 1, "seeds": 2, "test": 0, "reciprocal": 1.0}
@@ -161,12 +168,18 @@ def test_roles_that_do_not_add_up_to_the_nodes_are_found(quick_folder: Path) -> 
     assert [problem.what for problem in found] == ["2 nodes, where the manifest says 1 + 2 + 0"]
 
 
-@pytest.mark.parametrize(("draws", "facts"), [(None, {"lines": []}), (2, {"lines": 5}), (2, {})])
+@pytest.mark.parametrize(
+    ("draws", "facts"), [(None, {"lines": []}), (2, {"lines": 5}), (2, {}), (-1, {"lines": []}), (True, {"lines": []})]
+)
 def test_report_that_does_not_say_its_lines_and_draws_is_found(quick_folder: Path, draws: int | None, facts: Json) -> None:
     arrays: Arrays = {
-        "planes": np.zeros((0, checks._REPORT_COLUMNS), np.float32),
+        "planes": np.zeros((0, 6), np.int64),
         "offsets": np.zeros(1, np.int64),
-        "keys": np.zeros((0, 2), np.int64),
+        "keys": np.zeros((0, 12), np.uint8),
     }
-    artifact = publish(quick_folder / "store", "models/x", arrays, Recipe("report", 1, {"draws": draws}, {}), facts)
-    assert list(checks.check_report(artifact)) == [("planes", "the manifest does not say which lines and draws there are")]
+    parameters: Json = {"draws": draws, "n": [], "methods": []}
+    publish(quick_folder / "store", "reports/x", arrays, Recipe("report", 1, parameters, {}), {"tests": {}, **facts})
+    lacking = "fact 'lines'" if draws else "parameter 'draws'"
+    assert [problem.what.partition(",")[0] for problem in problems(Store.open(quick_folder / "store"))] == [
+        f"the manifest lacks the {lacking}"
+    ]

@@ -380,7 +380,7 @@ NAMES = {"class_names_offsets": np.array([0, 1, 2]), "class_names_utf8": np.from
         ({"labels": np.array([0, -2, 1], np.int32), **NAMES}, "labels", "row 1: -2 is outside -1..1"),
         ({"labels": np.array([[0, 1], [1, 0], [5, -1]], np.int32), **NAMES}, "labels", "row 2"),
         ({"labels": np.array([0, 0], np.int32), **NAMES}, "labels", "2 rows for 3 vectors"),
-        ({"labels": np.array([0, 0, 0], np.int32)}, "labels", "outside"),
+        ({"labels": np.array([0, 0, 0], np.int32)}, "labels", "there is no table"),
         ({"labels": np.array([0, 0, 0], np.int64), **NAMES}, "labels", "int64"),
         ({"ids": np.array([5, 6, 5])}, "ids", "occur twice"),
         ({"ids": np.array([5, 6])}, "ids", "2 rows for 3 vectors"),

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from mmdiff.formats.errors import BadRow, Corrupt, DiskError, DiskFull
+from mmdiff.formats.errors import BadRow, Damaged, DiskError, DiskFull
+from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.disk_errors import explaining
+from mmdiff.formats.store.files import open_chunk
 from mmdiff.formats.store.publish import Publication
-from mmdiff.formats.store.store import Store, open_chunk
+from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import import_descriptors
 from tests.support.stores import Inputs, publish, recipe, values_for
 
@@ -80,6 +82,39 @@ def test_failing_removal_of_a_draft_does_not_hide_the_error_before_it(
     assert not (quick_folder / "store" / "work").exists()
 
 
+def test_draft_of_damaged_input_that_cannot_be_removed_is_not_continued(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, values = ["models/x", "models/y"], values_for((10,), "int32")
+
+    def damaged_run() -> None:
+        with Publication(quick_folder / "store", names, "a test") as publication:
+            for name in names:
+                publication.draft(name, recipe()).array("x", (10,), "int32").fill(values)
+            raise Damaged("an input is damaged.")
+
+    def failing(folder: Any, *_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
+
+    synced: list[Path] = []
+    sync_folder = seam.sync_folder
+
+    def noting(folder: Path) -> None:
+        sync_folder(folder)
+        synced.append(folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", failing)
+        patched.setattr(seam, "sync_folder", noting)
+        with pytest.raises(Damaged, match="an input is damaged"):
+            damaged_run()
+    work = quick_folder / "store" / "work"
+    assert synced[-2:] == [work / "models.x", work / "models.y"], "a power cut may bring the drafts back"
+    with Publication(quick_folder / "store", names, "a test") as publication:
+        for name in names:
+            assert publication.draft(name, recipe()).array("x", (10,), "int32").missing == [0]
+
+
 def test_failing_removal_of_a_draft_is_told_where_nothing_else_failed(
     quick_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +139,7 @@ def test_chunk_whose_status_cannot_be_read_is_refused_and_closed(quick_folder: P
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", failing)
-        with pytest.raises(Corrupt, match=r"chunk c\.0 cannot be read \(Input/output error\)"):
+        with pytest.raises(DiskError, match=r"x/c\.0: cannot read the file \(Input/output error\)"):
             open_chunk(artifact.folder / "x", entry.spec, 0, entry.crcs[0])
     opened = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
     assert not [path for path in opened if path.startswith(str(quick_folder))]

@@ -15,7 +15,10 @@ from typer.testing import CliRunner, Result
 import mmdiff
 from mmdiff.cli import app
 from mmdiff.formats.errors import BadResult, Corrupt
+from mmdiff.formats.remote.remote import Remote
+from mmdiff.formats.store.growing import Growth
 from mmdiff.formats.store.manifest import Manifest, Record, encode, object_id, parse_run, run_json
+from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
 from tests.support.remotes import files_of
 from tests.support.stores import problems, publish, recipe, tree
@@ -173,6 +176,52 @@ def test_report_whose_lines_are_no_lines_is_not_described(quick_folder: Path) ->
     publish(quick_folder / "store", "reports/x", arrays, recipe("report", draws=1), facts, run)
     with pytest.raises(Corrupt, match="reports/x"):
         mmdiff.open(quick_folder / "store").inspect("reports/x")
+
+
+@pytest.mark.parametrize("change", [replaced(kind="K" * 10**6), lambda document: document["arrays"].update({"X" * 10**6: {}})])
+def test_names_that_fill_the_screen_are_shortened(store: Store, change: Change) -> None:
+    text = (store.open_artifact(BACKGROUND).folder / "zarr.json").read_bytes()
+    with pytest.raises(Corrupt, match=r"is not a (kind of artifact|name for an array)") as refused:
+        Manifest.parse(forged(text, change), BACKGROUND)
+    assert len(str(refused.value)) < 300
+
+
+def test_json_that_is_read_but_too_deep_to_be_written_is_damage(
+    store: Store, quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 reads JSON that is deeper than the JSON that it writes."""
+    path, name = quick_folder / "drafts", "models/x"
+
+    def interrupted() -> None:
+        with (
+            Publication(path, [name], "a test") as publication,
+            Growth(publication.draft(name, recipe()), {"v": "int32"}) as growth,
+        ):
+            growth.append("v", np.arange(10, dtype=np.int32))
+            growth.checkpoint({"done": 10})
+            growth.close()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    text = (store.open_artifact(BACKGROUND).folder / "zarr.json").read_bytes()
+    remote = Remote.open(copy_with(store, quick_folder / "there", text))
+    run = run_json({"command": "a test"})
+    with Publication(path, [name], "a test") as publication:
+        draft = publication.draft(name, recipe())
+        assert draft.noted["note"] == {"done": 10}
+
+        def too_deep(*_: Any, **__: Any) -> str:
+            raise RecursionError
+
+        monkeypatch.setattr(json, "dumps", too_deep)
+        with pytest.raises(Corrupt, match="not in the form in which mmdiff writes manifests"):
+            remote.artifact(BACKGROUND)
+        with pytest.raises(Corrupt, match="the record of the run is damaged"):
+            parse_run(run, "x")
+        with Growth(draft, {"v": "int32"}) as growth:
+            assert growth.note == {}
+        monkeypatch.undo()
 
 
 def test_figures_that_are_not_finite_are_not_recorded() -> None:

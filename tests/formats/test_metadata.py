@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mmdiff.cli import app
 from mmdiff.evaluation.stage import read_classes
 from mmdiff.formats.errors import Corrupt, UnreadableSource
-from mmdiff.formats.storage.metadata import read_inside, read_json, read_small
+from mmdiff.formats.storage.metadata import read_inside, read_json
 from mmdiff.formats.store.fingerprint import fingerprint
 from mmdiff.formats.store.growing import Growth
 from mmdiff.formats.store.publish import Publication
@@ -120,22 +120,22 @@ def test_nested_json_that_cannot_be_parsed_is_nothing(tmp_path: Path) -> None:
     assert read_json(tmp_path / "nowhere.json") is None
 
 
-def test_file_of_the_user_may_be_a_link_but_must_be_a_small_regular_file(tmp_path: Path) -> None:
+def test_file_inside_must_be_a_small_regular_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"text")
-    (tmp_path / "link").symlink_to("file")
-    assert read_small(tmp_path / "link") == b"text"
+    assert read_inside(tmp_path, tmp_path / "file", most=4) == b"text"
     with pytest.raises(OSError, match="4 bytes; at most 3 are read"):
-        read_small(tmp_path / "file", most=3)
+        read_inside(tmp_path, tmp_path / "file", most=3)
     os.mkfifo(tmp_path / "pipe")
-    for odd in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+    (tmp_path / "folder").mkdir()
+    for odd in (tmp_path / "pipe", tmp_path / "folder", Path("/dev/zero")):
         with pytest.raises(OSError, match="not a regular file"):
-            read_small(odd)
+            read_inside(odd.parent, odd)
 
 
 def test_file_that_grows_while_it_is_read_is_read_to_the_bound_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "read", lambda _, size: bytes(size))
     (tmp_path / "file").write_bytes(b"text")
-    assert len(read_small(tmp_path / "file", most=10)) == 10
+    assert len(read_inside(tmp_path, tmp_path / "file", most=10)) == 10
 
 
 def test_no_link_on_the_way_to_a_file_inside_is_followed(tmp_path: Path) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import socket
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mmdiff.formats.errors import Corrupt, DiskFull
-from mmdiff.formats.store import checks
+from mmdiff.formats.errors import Corrupt, DiskError, DiskFull
+from mmdiff.formats.store import shapes
 from mmdiff.formats.store.growing import Growth
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
-from mmdiff.formats.store.verify import crc_of_complete_chunk
+from mmdiff.formats.store.verify import crc_of_complete_chunk, verify
+from mmdiff.kinds import KINDS
 from tests.support.stores import SMALL_CHUNKS, chunks_of, problems, publish, recipe
 
 SEEDS, NAME = "descriptors/seeds", "models/x"
@@ -26,10 +30,61 @@ def failing(*_: Any) -> Any:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_chunk_that_cannot_be_opened_is_damage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_that_a_failing_disk_does_not_read_names_the_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pread", failing)
-    with pytest.raises(Corrupt, match=rf"{SEEDS}, array vectors: chunk c\.0\.0 cannot be read \(Input/output error\)"):
+    with pytest.raises(DiskError, match=r"vectors/c\.0\.0: cannot read the file \(Input/output error\).* check the disk"):
         store.open_artifact(SEEDS).array("vectors")
+
+
+READ_REFUSALS = {
+    errno.EMFILE: "raise `ulimit -n`",
+    errno.ENFILE: "end other programs",
+    errno.EACCES: "permissions",
+    errno.EIO: "check the disk",
+}
+
+
+@pytest.mark.parametrize("file", ["zarr.json", "c.0.0"])
+@pytest.mark.parametrize("code", READ_REFUSALS, ids=errno.errorcode.get)
+def test_file_that_the_system_refuses_to_open_is_not_called_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, file: str
+) -> None:
+    opens, artifact = os.open, store.open_artifact(SEEDS)
+
+    def refusing(path: Any, *args: Any, **more: Any) -> int:
+        if Path(path).name == file:
+            raise OSError(code, os.strerror(code))
+        return opens(path, *args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refusing)
+        with pytest.raises(DiskError, match=READ_REFUSALS[code]) as raised:
+            artifact.array("vectors")
+        assert re.search(r"build|Run again:", str(raised.value)) is None
+        found = list(verify(store, [SEEDS], KINDS))
+    assert found
+    assert all(READ_REFUSALS[code] in problem.what for problem in found)
+    assert all("verify again" in problem.remedy for problem in found)
+
+
+@pytest.mark.parametrize("instead", ["nothing", "a link", "a folder", "a socket"])
+def test_file_with_something_else_in_its_place_is_damage(store: Store, instead: str) -> None:
+    artifact = store.open_artifact(SEEDS)
+    for file in (artifact.folder / "vectors" / "c.0.0", artifact.folder / "vectors" / "zarr.json"):
+        moved = file.rename(store.path.with_name("moved"))
+        if instead == "a link":
+            file.symlink_to(moved)
+        elif instead == "a folder":
+            file.mkdir()
+        elif instead == "a socket":
+            with socket.socket(socket.AF_UNIX) as made, chdir(file.parent):
+                made.bind(file.name)
+        with pytest.raises(Corrupt, match=SEEDS):
+            artifact.array("vectors")
+        if instead != "nothing":
+            file.rmdir() if instead == "a folder" else file.unlink()
+        moved.rename(file)
+    artifact.array("vectors")
 
 
 def test_chunk_that_cannot_be_read_is_found_by_verify(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +164,7 @@ def test_draft_whose_chunk_cannot_be_copied_back_starts_again_or_tells_of_the_fu
 
 
 def test_graph_of_too_many_nodes_is_found(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_COLUMN", 1)
+    monkeypatch.setattr(shapes, "MOST_NODES", 1)
     graph = {"indptr": np.array([0, 1, 2]), "indices": np.array([0, 1], np.uint32), "scale": np.ones(2, np.float32)}
     facts = {"nodes": 2, "edges": 2, "background": 2, "seeds": 0, "test": 0, "reciprocal": 1.0}
     publish(quick_folder / "store", "graph/W", graph, Recipe("graph", 1, {}, {}), facts)

@@ -245,6 +245,28 @@ def test_an_interrupted_fetch_continues_without_asking_again_for_what_has_come(
     assert json.loads(outcome.stdout)["artifacts"][1]["downloaded"] < store.open_artifact(SEEDS).manifest.bytes_on_disk
 
 
+def test_artifacts_that_do_not_fit_the_disk_together_are_refused_before_the_first_is_fetched(
+    store: Store, quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, here = upload(store.path, "memory://store"), quick_folder / "here"
+    total = sum(store.open_artifact(name).manifest.bytes_on_disk for name in store.names())
+    with monkeypatch.context() as patch:
+        patch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: total - 1)
+        refused(run("fetch", url, "--store", here), 1, f"about {total:,} bytes", f"{total - 1:,} free", "mmdiff gc may help")
+        assert not here.exists()
+    with pytest.raises(KeyboardInterrupt):
+        fetch(Remote.open(url), [SEEDS], here, interrupted_at_third_chunk)
+    assert Store(here).names() == []
+    drafted = sum(path.stat().st_size for path in here.glob("work/*/object/*/c.*"))
+    assert drafted
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: total - drafted - 1)
+    refused(run("fetch", url, "--store", here), 1, f"about {total - drafted:,} bytes")
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: total - drafted)
+    assert run("fetch", url, "--store", here).exit_code == 0
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 0)
+    assert run("fetch", url, "--store", here).exit_code == 0, "all are here"
+
+
 def test_a_stage_does_not_continue_what_a_fetch_has_begun(store: Store, inputs: Inputs, quick_folder: Path) -> None:
     url, here = upload(store.path, "memory://store"), quick_folder / "here"
     with pytest.raises(KeyboardInterrupt):

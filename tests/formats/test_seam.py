@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -13,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.storage import seam
+from mmdiff.formats.store.publish import Publication
 from mmdiff.importing.stage import import_descriptors
-from tests.support.stores import SMALL_CHUNKS, Inputs, chunks_of, full_seeds
+from tests.support.stores import SMALL_CHUNKS, Inputs, chunks_of, full_seeds, publish, recipe, values_for
 
 
 class Disk:
@@ -210,3 +213,55 @@ def test_files_of_a_store_are_readable_by_everyone_whom_the_umask_allows(tmp_pat
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644 & ~umask
+
+
+@pytest.mark.parametrize("write", ["file", "part"])
+def test_link_in_place_of_an_unfinished_file_is_replaced_and_not_followed(tmp_path: Path, write: str) -> None:
+    other, file = tmp_path / "other", tmp_path / "file"
+    for target in (other, tmp_path / "missing"):
+        other.write_text("precious")
+        (tmp_path / "file.part").symlink_to(target)
+        if write == "file":
+            seam.write_file(file, b"new")
+        else:
+            part = seam.Part(file)
+            part.write(b"new", 0)
+            part.finish(3)
+        assert not file.is_symlink()
+        assert (file.read_bytes(), other.read_text()) == (b"new", "precious")
+        assert not (tmp_path / "missing").exists()
+
+
+def test_link_in_place_of_a_lock_is_refused_and_not_followed(tmp_path: Path) -> None:
+    other, lock = tmp_path / "other", tmp_path / "lock"
+    other.write_text("precious")
+    for target in (other, tmp_path / "missing"):
+        lock.symlink_to(target)
+        with pytest.raises(Corrupt, match=r"lock: a link where the lock should be\. Remove it\."):
+            seam.open_lock(lock)
+        lock.unlink()
+    assert other.read_text() == "precious"
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("link", ["object", "object/x"])
+def test_link_in_place_of_a_folder_of_a_draft_is_replaced_and_not_followed(tmp_path: Path, link: str) -> None:
+    """The draft is otherwise one that the run continues."""
+
+    def run(end: type[BaseException] | None) -> None:
+        with Publication(tmp_path / "store", ["models/y"], "a test") as publication:
+            draft = publication.draft("models/y", recipe())
+            draft.values("x", values_for((10,), "int32"))
+            if end is not None:
+                raise end
+            publication.publish(draft, {}, {"command": "a test"})
+
+    publish(tmp_path / "store", "models/x", {"x": values_for((10,), "int32")})
+    with pytest.raises(KeyboardInterrupt):
+        run(KeyboardInterrupt)
+    folder, other = tmp_path / "store" / "work" / "models.y" / link, tmp_path / "other"
+    shutil.rmtree(folder)
+    other.mkdir()
+    folder.symlink_to(other)
+    run(None)
+    assert list(other.iterdir()) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mmdiff
-from mmdiff.formats.errors import BadOption, Damaged
+from mmdiff.formats.errors import BadOption, Damaged, DiskFull
 from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import map_of, touch, touch_all, touch_entries
-from mmdiff.formats.store import checked_files
 from mmdiff.formats.store.manifest import Recipe
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -78,7 +79,7 @@ def test_scattered_ranges_touch_just_the_chunks_that_they_lie_in(tmp_path_factor
     with chunks_of(4096):
         if not folder.exists():
             publish(folder, "models/x", {"vector": values_for((6000,), "int64")})
-    mapped = Store.open(folder).open_artifact("models/x").mapped("vector")
+    mapped = Store.open(folder).open_artifact("models/x", possible=False).mapped("vector")
     flat = map_of(mapped)
     assert flat is not None
     flat.unchecked = set(range(flat.spec.chunks))
@@ -106,6 +107,12 @@ KEYS: list[Any] = [
     np.arange(ROWS) % 900 == 0,
     (np.array([3, 4]), 1),
     (slice(None), [0, 2]),
+    True,
+    np.True_,
+    (True, 5),
+    np.int8(127),
+    np.int16(-1),
+    (np.int8(127), np.uint8(3)),
 ]
 
 
@@ -179,15 +186,75 @@ def test_every_way_to_a_damaged_chunk_is_refused(artifact: Artifact, array: str)
     assert trusted.array(array).shape == artifact.spec(array).shape
 
 
-def test_verify_says_when_a_store_is_checked(artifact: Artifact) -> None:
-    path = artifact.folder.parent.parent
-    damage(artifact, "vector", 0)
-    assert mmdiff.open(path)["models/x"]["vector"][5999] == values_for((6000,), "int64")[5999]
+def test_a_row_number_that_is_the_largest_of_its_type_is_checked(quick_folder: Path) -> None:
+    with chunks_of(4096):
+        artifact = publish(quick_folder / "store", "models/x", {"vector": values_for((40_000,), "uint8")})
+    for row in (np.int8(127), np.uint8(255), np.int16(32_767)):
+        array = artifact["vector"]
+        assert array[row] == values_for((40_000,), "uint8")[row]
+        assert len(unchecked(array)) == artifact.spec("vector").chunks - 1
+
+
+def pickled(array: Any) -> Any:
+    """The array that a pickle gives back."""
+    function, arguments = array.__reduce_ex__(4)
+    return function(*arguments)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copy_of_a_mapped_array_is_an_array_of_checked_values(artifact: Artifact, copied: Callable[[Any], Any]) -> None:
+    found = copied(artifact["matrix"])
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, values_for((ROWS, WIDTH), "float32"))
+    assert found.flags.writeable
+    damage(artifact, "matrix", 1)
     with pytest.raises(Damaged):
-        mmdiff.open(path)["models/x"]["vector"][0]
+        copied(artifact["matrix"])
+
+
+def test_a_shallow_copy_of_a_mapped_array_is_mapped_too(artifact: Artifact) -> None:
+    found = copy.copy(artifact["matrix"])
+    assert isinstance(found, MappedArray)
+    assert unchecked(found)
+
+
+def test_a_mapped_array_is_not_written_to(artifact: Artifact) -> None:
+    array, plain = artifact["vector"], values_for((6000,), "int64")
+    function: Any = np.add
+    divided: Any = np.divmod
+    ways: list[Callable[[], Any]] = [
+        lambda: array.__iadd__(1),
+        lambda: function(plain, 1, out=array),
+        lambda: divided(plain, 7, out=(np.empty(6000, np.int64), array)),
+        lambda: function.reduce(plain, out=array),
+        lambda: function.at(array, [0], 1),
+    ]
+    for way in ways:
+        with pytest.raises(ValueError, match="read-only"):
+            way()
+    np.testing.assert_array_equal(array, plain)
+
+
+def test_a_mapped_array_selects_where_a_function_of_numpy_applies(artifact: Artifact) -> None:
+    chosen = publish(artifact.folder.parent.parent, "models/y", {"chosen": values_for((6000,), "uint8") % 2})["chosen"]
+    plain, where = values_for((6000,), "int64"), (values_for((6000,), "uint8") % 2).astype(bool)
+    expected = np.add(plain, 1, out=np.zeros(6000, np.int64), where=where)
+    with pytest.raises(TypeError, match="bool"):
+        np.add(plain, 1, out=np.zeros(6000, np.int64), where=chosen)
+    found = np.add(plain, 1, out=np.zeros(6000, np.int64), where=chosen == 1)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_verify_says_when_a_store_is_checked(quick_folder: Path) -> None:
+    path, name, values = quick_folder / "store", "descriptors/background", values_for((ROWS, WIDTH), "float32")
+    with chunks_of(SMALL_CHUNKS):
+        damage(publish(path, name, {"vectors": values}), "vectors", 0)
+    assert (mmdiff.open(path)[name]["vectors"][ROWS - 1] == values[-1]).all()
     with pytest.raises(Damaged):
-        mmdiff.open(path, verify="all")["models/x"]
-    mmdiff.open(path, verify="none")["models/x"]["vector"][0]
+        mmdiff.open(path)[name]["vectors"][0]
+    with pytest.raises(Damaged):
+        mmdiff.open(path, verify="all")[name]
+    mmdiff.open(path, verify="none")[name]["vectors"][0]
     with pytest.raises(BadOption, match="verify='some'"):
         mmdiff.open(path, verify="some")  # type: ignore[arg-type]
 
@@ -204,7 +271,7 @@ import os, sys
 import numpy as np
 from pathlib import Path
 from mmdiff.formats.store.store import Store
-mapped = Store.open(Path(sys.argv[1])).open_artifact("models/x").array("matrix")
+mapped = Store.open(Path(sys.argv[1])).open_artifact("models/x", possible=False).array("matrix")
 os.truncate(sys.argv[2], 0)
 print(mapped.sum())
 """
@@ -226,7 +293,7 @@ import faulthandler, mmap, os, sys
 faulthandler.enable()
 from pathlib import Path
 from mmdiff.formats.store.store import Store
-mapped = Store.open(Path(sys.argv[1])).open_artifact("models/x").array("matrix")
+mapped = Store.open(Path(sys.argv[1])).open_artifact("models/x", possible=False).array("matrix")
 own = open(sys.argv[2], "w+b")
 own.write(bytes(8192)); own.flush()
 other = mmap.mmap(own.fileno(), 8192)
@@ -244,9 +311,7 @@ def test_a_bus_error_elsewhere_goes_to_the_handler_before(artifact: Artifact, tm
 
 
 def test_an_old_file_is_checked_once_in_a_process_and_again_when_it_changed(artifact: Artifact) -> None:
-    past = time.time_ns() - 60_000_000_000
-    for chunk in range(artifact.spec("vector").chunks):
-        os.utime(chunk_of(artifact, "vector", chunk), ns=(past, past))
+    age(artifact, "vector")
     assert unchecked(artifact.mapped("vector"))
     artifact.array("vector")
     assert not unchecked(artifact.mapped("vector"))
@@ -281,14 +346,83 @@ def test_nothing_is_published_from_an_input_that_changed_while_it_was_in_use(art
         run.publish(draft, {}, {"command": "a test"})
 
 
-def test_an_input_that_was_replaced_or_removed_has_not_changed(artifact: Artifact) -> None:
+def age(artifact: Artifact, array: str) -> None:
+    """Makes the chunks of an array old enough to be checked only once in a process."""
+    past = time.time_ns() - 60_000_000_000
+    for chunk in range(artifact.spec(array).chunks):
+        os.utime(chunk_of(artifact, array, chunk), ns=(past, past))
+
+
+def run_from(artifact: Artifact, name: str, during: Callable[[], None]) -> None:
+    """A run that doubles an input, and is disturbed after it has checked it."""
+    with Publication(artifact.folder.parent.parent, [name], "") as run:
+        draft = run.draft(name, Recipe("other", 1, {"name": name}, {"x": input_of(artifact)}))
+        values = artifact.array("vector")
+        during()
+        draft.values("doubled", 2 * values)
+        run.link({name: run.publish(draft, {}, {"command": "a test"})})
+
+
+def test_a_later_run_of_a_process_notices_an_input_that_changes(artifact: Artifact) -> None:
+    age(artifact, "vector")
+    run_from(artifact, "models/y", lambda: None)
+    with pytest.raises(Damaged, match=r"vector/c\.1: changed while it was in use"):
+        run_from(artifact, "models/z", lambda: damage(artifact, "vector", 1))
+    assert Store.open(artifact.folder.parent.parent).names() == ["models/x", "models/y"]
+
+
+def test_a_run_that_ends_meanwhile_does_not_make_another_forget_what_it_checked(artifact: Artifact, quick_folder: Path) -> None:
+    def disturb() -> None:
+        publish(quick_folder / "another", "models/x", {"x": np.arange(5)})
+        run_from(artifact, "models/z", lambda: None)
+        damage(artifact, "vector", 1)
+
+    with pytest.raises(Damaged, match=r"vector/c\.1: changed while it was in use"):
+        run_from(artifact, "models/y", disturb)
+    assert Store.open(artifact.folder.parent.parent).names() == ["models/x", "models/z"]
+
+
+def test_an_input_that_changes_between_its_check_and_the_run_is_refused_at_once(artifact: Artifact) -> None:
     artifact.array("vector")
-    objects, file = artifact.folder.parent, chunk_of(artifact, "vector", 1)
+    damage(artifact, "vector", 1)
+    begun: list[str] = []
+    with pytest.raises(Damaged, match=r"vector/c\.1: changed while it was in use"):
+        run_from(artifact, "models/y", lambda: begun.append("y"))
+    with pytest.raises(Damaged, match="does not match its checksum"):
+        run_from(artifact, "models/y", lambda: begun.append("y"))
+    assert not begun
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), DiskFull("full"), MemoryError()], ids=repr)
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_draft_of_an_input_that_changed_is_not_kept_however_the_run_ends(
+    artifact: Artifact, end: BaseException, changed: bool
+) -> None:
+    path = artifact.folder.parent.parent
+
+    def interrupted() -> None:
+        with Publication(path, ["models/y"], "") as run:
+            draft = run.draft("models/y", Recipe("other", 1, {}, {"x": input_of(artifact)}))
+            draft.values("doubled", 2 * artifact.array("vector"))
+            if changed:
+                damage(artifact, "vector", 1)
+            raise end
+
+    with pytest.raises(type(end)):
+        interrupted()
+    assert (path / "work" / "models.y" / "object").exists() is not changed
+
+
+def test_an_input_that_was_replaced_or_removed_has_not_changed(artifact: Artifact) -> None:
+    file = chunk_of(artifact, "vector", 1)
     content = file.read_bytes()
-    file.rename(file.with_name("kept"))
-    assert not list(checked_files.changed_files(objects, [artifact.folder.name]))
-    file.write_bytes(content)
-    assert not list(checked_files.changed_files(objects, [artifact.folder.name]))
+
+    def replace() -> None:
+        file.rename(file.with_name("kept"))
+        file.write_bytes(content)
+
+    run_from(artifact, "models/y", replace)
+    run_from(artifact, "models/z", file.unlink)
 
 
 def test_threads_that_meet_at_a_chunk_check_it_once(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,11 +451,26 @@ def test_indices_out_of_range_are_refused_by_their_row(quick_folder: Path) -> No
     artifact = publish(quick_folder / "store", "models/x", arrays)
     assert artifact.index_array("below", 5).tolist() == [[0, 1], [4, 2]]
     assert artifact.index_array("labels", 4, none=-1).tolist() == [0, -1, 3]
-    with pytest.raises(Damaged, match=r"models/x, array below, row 1: \[4 2\] is not below 4"):
+    with pytest.raises(Damaged, match=r"models/x, array below, row 1: 4 is not from 0 to 3\."):
         artifact.index_array("below", 4)
-    for none in (None, -2):
-        with pytest.raises(Damaged, match="array labels, row 1"):
-            artifact.index_array("labels", 4, none=none)
+    with pytest.raises(Damaged, match=r"array labels, row 1: -1 is not from 0 to 3\."):
+        artifact.index_array("labels", 4)
+    with pytest.raises(Damaged, match=r"array labels, row 1: -1 is not from 0 to 3, nor -2\."):
+        artifact.index_array("labels", 4, none=-2)
+
+
+def test_long_rows_of_indices_are_checked_in_little_memory(quick_folder: Path) -> None:
+    values = np.zeros((4000, 1000), np.uint32)
+    values[-1, -1] = 7
+    artifact = publish(quick_folder / "store", "models/x", {"lists": values})
+    tracemalloc.start()
+    try:
+        artifact.index_array("lists", 8, none=9)
+        assert tracemalloc.get_traced_memory()[1] < values.size
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(Damaged, match="array lists, row 3999: 7 is not from 0 to 6, nor 9"):
+        artifact.index_array("lists", 7, none=9)
 
 
 @pytest.mark.parametrize("key", [[], [0.5], np.array(["a"])])

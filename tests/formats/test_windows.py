@@ -39,6 +39,7 @@ from tests.diffusion.test_diffuse_kernels import frontier_of, some_rows, some_S
 from tests.diffusion.test_diffuse_store import make
 from tests.diffusion.test_pages import resident
 from tests.support.graphs import make_graph, some_lists
+from tests.support.stores import publish
 
 ROWS_PER_CHUNK = 4096
 places = st.integers(0, 20_000)
@@ -53,6 +54,23 @@ def direct(tmp_path_factory: pytest.TempPathFactory) -> None:
         if possible and os.preadv(opened.fileno(), [page_aligned((PAGE_BYTES,), "uint8").data], 0):
             return
     pytest.skip("the file system has no way past the cache")
+
+
+def test_a_window_is_not_read_from_a_file_that_took_the_place_of_the_checked_one(tmp_path: Path) -> None:
+    expected = np.arange(5000, dtype=np.uint32)
+    artifact = publish(tmp_path / "store", "models/x", {"x": expected})
+    values = artifact.array("x")
+    file = artifact.folder / "x" / "c.0"
+    content = bytearray(file.read_bytes())
+    content[100] ^= 4
+    (tmp_path / "copy").write_bytes(content)
+    opened = windows_on(values)
+    assert opened is not None
+    buffer = page_aligned((values.nbytes + PAGE_BYTES,), "uint8")
+    with opened as windows:
+        (tmp_path / "copy").replace(file)
+        assert windows.read(0, 5000, buffer) is None
+    np.testing.assert_array_equal(values, expected)
 
 
 def an_array(folder: Path, length: int, dtype: str) -> ArrayWriter:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mmdiff.formats.errors import ClusterError
+from mmdiff.formats.errors import ClusterError, Damaged
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.worker_chunks import WorkerTarget, adopt
@@ -38,3 +39,15 @@ def test_a_chunk_that_the_worker_wrote_elsewhere_is_an_error_that_says_so(writer
     with pytest.raises(ClusterError, match=r"c\.0\.0\..*\.part: a worker has written it, but it is not here\. Workers need"):
         adopt(writer, worker.written)
     assert not writer.crcs
+
+
+def test_a_worker_checks_an_array_of_the_draft_before_it_reads_it(writer: ArrayWriter) -> None:
+    writer.fill(VALUES)
+    # A copy restores its state like an array that was sent to a worker.
+    np.testing.assert_array_equal(copy.copy(writer).mapped(), VALUES)
+    file = writer.folder / "c.0.0"
+    content = bytearray(file.read_bytes())
+    content[5] ^= 4
+    file.write_bytes(content)
+    with pytest.raises(Damaged, match=r"chunk c\.0\.0 does not match its checksum"):
+        copy.copy(writer).mapped()

@@ -161,7 +161,7 @@ def with_value(array: str, at: Any, value: Any) -> Callable[[Arrays], Arrays]:
         ("graph", with_value("order", 1, 9), "order", "not a permutation"),
         ("graph", lambda arrays: arrays | {"indptr": arrays["indptr"][:-1]}, "indptr", "3 offsets for 3 nodes"),
         ("graph", lambda arrays: arrays | {"weights": -np.ones(6, np.float32)}, "weights", "is negative"),
-        ("graph", lambda arrays: arrays | {"weights": np.ones(5, np.float32)}, "weights", "5 values instead of 6"),
+        ("graph", lambda arrays: arrays | {"weights": np.ones(5, np.float32)}, "weights", "5 rows for 6 edges"),
         ("graph", lambda arrays: {"indptr": arrays["indptr"]}, "indices", "missing"),
         ("graph", lambda arrays: arrays | {"order": arrays["order"][:2]}, "order", "2 entries for 3 rows of the background"),
         ("knn", with_value("similarities", (1, 0), np.nan), "similarities", "row 1: similarities that are not finite"),
@@ -184,13 +184,13 @@ def test_verify_finds_what_cannot_be(
 
 def test_lists_whose_manifest_does_not_tell_the_nodes_are_found(quick_folder: Path) -> None:
     publish(quick_folder / "store", "knn/BL", knn_arrays(), recipe("knn"))
-    assert "how many nodes" in problems(Store.open(quick_folder / "store"))[-1].what
+    assert "lacks the fact 'nodes'" in problems(Store.open(quick_folder / "store"))[-1].what
 
 
 def test_graph_whose_arrays_do_not_fit_is_not_opened(quick_folder: Path) -> None:
     arrays = graph_arrays() | {"scale": np.ones(5, np.float32)}
-    publish(quick_folder / "store", "graph/W", arrays, recipe("graph"))
-    with pytest.raises(Corrupt, match="do not fit each other"):
+    publish(quick_folder / "store", "graph/W", arrays, recipe("graph"), GRAPH_FACTS | {"nodes": 5, "test": 2})
+    with pytest.raises(Corrupt, match=r"graph/W, array indptr: 4 offsets for 5 nodes\. Run again: a test"):
         CsrGraph.open(quick_folder / "store")
 
 
@@ -213,7 +213,9 @@ def test_exported_graph_is_W_for_scipy(
 
 
 def test_exported_graph_has_the_users_order_or_the_internal_one(quick_folder: Path) -> None:
-    publish(quick_folder / "store", "graph/W", graph_arrays(), recipe("graph"), run={"command": "a test", "witness": {}})
+    publish(
+        quick_folder / "store", "graph/W", graph_arrays(), recipe("graph"), GRAPH_FACTS, {"command": "a test", "witness": {}}
+    )
     store, order = Store.open(quick_folder / "store"), graph_arrays()["order"]
     export(store, "graph/W", quick_folder / "user.npz")
     export(store, "graph/W", quick_folder / "internal.npz", order="internal")

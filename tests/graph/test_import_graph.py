@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from mmdiff.building.stage import Request as BuildRequest
 from mmdiff.building.stage import build_graph
 from mmdiff.cli import app
+from mmdiff.formats.errors import UnreadableSource
+from mmdiff.formats.sources.graphs import read_csr
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.import_graph import Request, import_graph
@@ -122,6 +124,18 @@ def test_exported_graph_with_a_damaged_scale_is_refused(tmp_path: Path, made: So
     outcome = run(tmp_path, str(tmp_path / "W.npz"))
     assert outcome.exit_code == 2
     assert "row_scale does not fit its rows" in outcome.stderr
+
+
+@pytest.mark.parametrize(("row", "value"), [(0, np.inf), (0, np.nan), (0, -1), (0, 0), (2, np.inf), (2, -1)])
+def test_row_scale_that_is_no_finite_number_is_refused_with_its_row(tmp_path: Path, row: int, value: float) -> None:
+    scale = np.array([0.5, 0.5, 0], np.float32)
+    arrays = {"format": b"csr", "shape": [3, 3], "indptr": [0, 1, 2, 2], "indices": [1, 0], "data": [0.5, 0.5]}
+    np.savez(tmp_path / "W.npz", row_scale=scale, **arrays)  # type: ignore[arg-type]
+    assert read_csr(tmp_path / "W.npz")[0].tolist() == [1, 1]
+    scale[row] = value
+    np.savez(tmp_path / "W.npz", row_scale=scale, **arrays)  # type: ignore[arg-type]
+    with pytest.raises(UnreadableSource, match=rf"W\.npz, row {row}: row_scale {scale[row]}, expected a finite"):
+        read_csr(tmp_path / "W.npz")
 
 
 def test_nodes_are_the_background_then_the_seeds_then_test_points(tmp_path: Path) -> None:
@@ -334,3 +348,24 @@ def test_graph_over_imported_descriptors_is_accepted(tmp_path: Path) -> None:
     np.save(tmp_path / "lists.npy", some_lists(600, 5, none=0, empty=0).neighbors.astype(np.int32))
     assert run(tmp_path, str(tmp_path / "lists.npy")).exit_code == 0
     assert Store.open(tmp_path / "store").names() == ["descriptors/background", "graph/W", "models/pca"]
+
+
+def test_lists_whose_graph_does_not_fit_the_disk_are_refused_before_it_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five edges of 4 bytes for each node, and 12 bytes. Entries that are missing or repeated take no room."""
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 50_000)
+    full, few = tmp_path / "full.npy", tmp_path / "few.npy"
+    rows = (np.arange(2000)[:, None] + np.arange(1, 6)) % 2000
+    np.save(full, rows)
+    refused = run(tmp_path, str(full))
+    assert refused.exit_code == 1
+    assert "graph/W: about 64,000 bytes of disk are needed" in refused.stderr
+    assert not (tmp_path / "store").exists()
+    distances = tmp_path / "distances.npy"
+    np.save(distances, np.ones((2000, 5), np.float32))
+    refused = run(tmp_path, str(full), "--distances", str(distances), "--edge-weights", "gaussian", "--sigma", "1")
+    assert "graph/W: about 104,000 bytes of disk are needed" in refused.stderr
+    np.save(few, np.where(np.arange(5) % 2, -1, rows[:, :1]))
+    accepted = run(tmp_path, str(few))
+    assert accepted.exit_code == 0, accepted.output

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,12 +21,13 @@ from numpy.typing import NDArray
 from benchmarks.measure import anonymous_bytes
 from mmdiff.formats.errors import BadOption, Corrupt, Stale
 from mmdiff.formats.store.store import Store
+from mmdiff.graph import symmetrise as stage
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.graph.lists import ArrayLists, Block
 from mmdiff.graph.union import Incoming, MergedRows, Outgoing, merge
 from mmdiff.graph.weights import Weighting
 from mmdiff.kernels.constants import COLUMN, NONE
-from mmdiff.runtime.progress import Advance
+from mmdiff.runtime.progress import Advance, Progress
 from mmdiff.runtime.threads import cores
 from tests.support.graphs import SomeLists, anew, lists_of_all_kinds, make_graph, pieces_of, some_lists
 from tests.support.naive import naive_symmetrise, naive_weights
@@ -224,6 +227,54 @@ def test_interrupted_run_repeats_at_most_one_range(quick_folder: Path, weighting
     assert finished <= chunk_inodes(quick_folder / "store")
     a_pass = 40 * cores()
     assert len(first.read) + len(second.read) <= len(undisturbed.read) + 2 * a_pass + 20
+
+
+def isolated_lists(nodes: int, near: int = 0) -> SomeLists:
+    """Nodes in a ring, far from each other except for the first `near` of them."""
+    neighbors = (np.arange(nodes)[:, None] + np.arange(2)).astype(np.uint32) % np.uint32(nodes)
+    similarities = np.where(np.arange(2) == 0, 1, np.where(np.arange(nodes)[:, None] < near, 0.999, -1))
+    return SomeLists(neighbors, similarities.astype(np.float32))
+
+
+NARROW = Weighting("gaussian", 0.1)
+
+
+def interrupted_at_checkpoint(checkpoint: Path, rows: int) -> Progress:
+    """A progress bar that raises KeyboardInterrupt once a checkpoint covers so many rows."""
+
+    @contextmanager
+    def bar(what: str, total: int, unit: str) -> Iterator[Advance]:
+        del total, unit
+        yield lambda _: None
+        if what == "symmetrising":
+            # Checkpoints are written in the background.
+            while not checkpoint.exists() or json.loads(checkpoint.read_bytes())["note"]["rows"] < rows:
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+
+    return bar
+
+
+def test_isolated_nodes_are_refused_by_a_run_that_continues_behind_the_last_row(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "_CHECKPOINT_EDGES", 1)
+    made, checkpoint = isolated_lists(100), quick_folder / "store" / "work" / "graph.W" / "checkpoint"
+    with pytest.raises(KeyboardInterrupt):
+        make_graph(quick_folder / "store", made.lists, NARROW, progress=interrupted_at_checkpoint(checkpoint, 100))
+    with pytest.raises(BadOption, match=r"sigma=0.1: all weights between different nodes vanish"):
+        make_graph(quick_folder / "store", made.lists, NARROW)
+
+
+def test_nodes_near_each_other_before_a_checkpoint_are_remembered(quick_folder: Path) -> None:
+    made = isolated_lists(400, near=3)
+    with pieces_of(50, 100):
+        with pytest.raises(KeyboardInterrupt):
+            make_graph(quick_folder / "store", made.lists, NARROW, progress=interrupted_at_half)
+        assert (quick_folder / "store" / "work" / "graph.W" / "checkpoint").exists()
+        make_graph(quick_folder / "store", made.lists, NARROW)
+        make_graph(quick_folder / "other", made.lists, NARROW)
+    assert tree(quick_folder / "store") == tree(quick_folder / "other")
 
 
 def test_damaged_checkpoint_or_chunk_makes_the_run_begin_anew(quick_folder: Path) -> None:

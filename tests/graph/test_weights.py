@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 
 import mmdiff
 from mmdiff.formats.errors import BadOption
+from mmdiff.graph import union
+from mmdiff.graph.graph import CsrGraph
+from mmdiff.graph.in_memory import graph_of
+from mmdiff.graph.lists import ArrayLists
+from mmdiff.graph.union import MergedRows
 from mmdiff.graph.weights import Weighting, choose, parameters
 from mmdiff.kernels.constants import NONE
-from tests.support.graphs import SomeLists, lists_of_all_kinds
-from tests.support.naive import naive_weights
+from tests.support.graphs import SomeLists, lists_of_all_kinds, make_graph
+from tests.support.naive import naive_spread, naive_weights
 
 
 @given(
@@ -115,10 +120,47 @@ def test_missing_neighbours_are_no_weights_that_are_not_finite() -> None:
 def test_bandwidth_that_separates_all_nodes_is_refused(tmp_path: Path) -> None:
     store = mmdiff.open(tmp_path / "store", create=True)
     store.add(np.random.default_rng(0).normal(size=(40, 4)))
-    with pytest.raises(BadOption, match=r"sigma=0.001: all weights between different nodes are zero, so no label could spread"):
+    with pytest.raises(BadOption, match=r"sigma=0.001: all weights between different nodes vanish, so no label could spread"):
         store.build_graph(k=5, edge_weights="gaussian", sigma=1e-3)
     assert "graph/W" not in store
     store.build_graph(k=5, edge_weights="gaussian", sigma=1.0)
+
+
+def test_bandwidth_with_which_no_row_can_be_normalised_is_refused(tmp_path: Path) -> None:
+    """Weights of about 1e-42, on the diagonal too, are above zero, but their inverse is not finite in float32."""
+    X = np.random.default_rng(0).normal(size=(60, 8))
+    store = mmdiff.open(tmp_path / "store", create=True)
+    store.add(X / np.linalg.norm(X, axis=1, keepdims=True) / 2, normalize=False)
+    with pytest.raises(BadOption, match=r"sigma=0.125: all weights between different nodes vanish"):
+        store.build_graph(k=3, edge_weights="gaussian", sigma=0.125)
+    assert "graph/W" not in store
+
+
+def test_graph_in_which_only_one_pair_of_nodes_is_near_is_built(quick_folder: Path) -> None:
+    neighbors = np.array([[0, 1], [1, 2], [2, 3], [3, 2]], np.uint32)
+    similarities = np.array([[1, -1], [1, -1], [1, 0.9], [1, 0.9]], np.float32)
+    graph = CsrGraph.from_artifact(
+        make_graph(quick_folder / "store", ArrayLists(neighbors, similarities), Weighting("gaussian", 0.1))
+    )
+    assert graph.to_scipy(normalized=False).toarray()[2, 3] > 0
+
+
+def test_graph_without_edges_to_other_nodes_is_built_with_any_bandwidth(quick_folder: Path) -> None:
+    lists = ArrayLists(np.array([[0], [1]], np.uint32), np.ones((2, 1), np.float32))
+    make_graph(quick_folder / "store", lists, Weighting("gaussian", 1e-3))
+
+
+@given(made=lists_of_all_kinds, data=st.data())
+def test_rows_spread_as_the_naive_check_finds(made: SomeLists, data: st.DataObject) -> None:
+    graph = graph_of(made.neighbors, made.similarities, Weighting("gaussian", 1e9))
+    zero, tiny = (
+        np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)), bool)
+        for count in (graph.edges, graph.nodes)
+    )
+    values, scale = np.where(zero, np.float32(0), np.float32(1)), np.where(tiny, np.float32(0), graph.scale)
+    first = data.draw(st.integers(0, 2))
+    found = union.spread(MergedRows(graph.indices, values, graph.indptr[1:], scale), first)
+    assert found == naive_spread(graph.indptr, graph.indices, values, scale, first)
 
 
 def test_arrays_are_refused_the_same_parameters() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadResult
+from mmdiff.formats.errors import BadResult, Damaged
+from mmdiff.formats.store.manifest import Recipe
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.cells.partition import Quantizer, by_cell
-from mmdiff.knn.choice import Trial
+from mmdiff.knn.choice import Trial, choose
 from mmdiff.knn.search import flat as recall
 from mmdiff.knn.search.flat import draw, search_flat
 from mmdiff.knn.search.outside import Entrance, Probe, Visitors, entering, search_cells
@@ -23,6 +25,7 @@ from mmdiff.knn.search.refine import Visited, refine
 from mmdiff.knn.search.topk import merge, settle_candidates
 from mmdiff.knn.search.visits import nearest_in_groups, search_visited
 from tests.support.naive_knn import naive_neighbors, naive_pieces, naive_refine, naive_similarities
+from tests.support.stores import publish
 
 sizes = st.integers(1, 60)
 widths = st.sampled_from([1, 2, 3, 8, 17])
@@ -217,6 +220,32 @@ def test_points_enter_a_list_when_they_are_nearer_than_its_last(
         assert [int(node) for node in visitors[row] if node != NONE] == [1000 + point for point in of_cell][:k]
 
 
+CENTROIDS = {"too many": (3, 4), "of every partition": (4, 4), "too few": (1, 4), "too narrow": (2, 3), "too wide": (2, 5)}
+
+
+@pytest.mark.parametrize("what", CENTROIDS)
+def test_forged_centroids_are_refused(quick_folder: Path, what: str) -> None:
+    """Two partitions of six rows into two cells each."""
+    every, cell_of = np.arange(6, dtype=np.uint32), np.array([0, 0, 0, 1, 1, 1], np.uint32)
+    arrays = {
+        "vectors": np.eye(6, 4, dtype=np.float32),
+        "order": every,
+        "members": np.tile(every, 2),
+        "cell_of": np.concatenate([cell_of, cell_of + np.uint32(2)]),
+        "offsets": np.array([0, 3, 6, 9, 12]),
+        "centroids": np.zeros((2, 4), np.float32),
+    }
+    parameters: Any = {"k": 2, "recall": 0.9, "seed": 0, "cell_rows": 3}
+    of = Recipe("cells", 1, parameters, {})
+    facts: Any = {"cells": 2, "partitions": 2}
+    Cells.of(publish(quick_folder / "good", "models/cells", arrays, of, facts))
+    forged = arrays | {"centroids": np.zeros(CENTROIDS[what], np.float32)}
+    for number, cells in enumerate((2, CENTROIDS[what][0])):
+        artifact = publish(quick_folder / f"bad{number}", "models/cells", forged, of, {"cells": cells, "partitions": 2})
+        with pytest.raises(Damaged, match=r"models/cells, array centroids: .* not one for each cell"):
+            Cells.of(artifact)
+
+
 def make_cells(values: NDArray[np.float32]) -> tuple[Cells, NDArray[np.uint32]]:
     """Values in cell order, in cells of about CELL_ROWS, with their exact neighbours."""
     quantizer = partition.train(values, 0)
@@ -324,6 +353,19 @@ def test_a_trial_on_a_few_rows_has_the_recall_of_a_search_of_all() -> None:
         assert second.recall == pytest.approx(sample.recall(refined[1][sample.rows]).value, abs=1e-9)
         assert second.recall > first.recall
         assert second.pairs > first.pairs
+
+
+@pytest.mark.usefixtures("small_cells")
+def test_higher_targets_choose_more_comparisons_and_noise_chooses_exact_search() -> None:
+    cells, _ = make_cells(clustered(6000))
+    low, high = (choose(cells, 10, target, 0, always_cells=True) for target in (0.7, 0.97))
+    assert low.recall >= 0.7
+    assert high.recall >= 0.97
+    assert 0 < low.pairs < high.pairs
+    assert choose(cells, 10, 0.97, 0) == choose(cells, 10, 0.97, 0)
+    noise, _ = make_cells(rows(3000, 64, 0))
+    assert choose(noise, 10, 0.95, 0).exact
+    assert not choose(noise, 10, 0.95, 0, always_cells=True).exact
 
 
 @pytest.mark.usefixtures("small_cells")

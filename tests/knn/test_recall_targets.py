@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import mmdiff
 from mmdiff.cli import app
+from mmdiff.knn.choice import possible_searches
 from mmdiff.knn.targets import reached, with_reached
 from tests.support.stores import tree
 
@@ -119,3 +120,8 @@ def test_target_within_the_interval_of_the_measurement_is_reached() -> None:
     assert not with_reached({"recall": 0.9, "high": 0.91}, 0.95)["reached"]
     assert not reached({"recall": 0.9}, 0.95)
     assert not reached({"recall": 1.0, "reached": False}, 0.95)
+
+
+def test_searches_that_may_be_chosen_depend_on_the_number_of_rows() -> None:
+    found = {rows: possible_searches(rows) for rows in (900, 100_000, 10**8)}
+    assert found == {900: ("flat",), 100_000: ("cells", "flat"), 10**8: ("cells",)}

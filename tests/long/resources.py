@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from mmdiff.formats.store.store import Store
+from tests.support.paths import BACKWARD_CLOCK
 from tests.support.stores import MEMORY, problems
 
 PROGRAM = Path(sys.executable).parent / "mmdiff"
@@ -252,6 +253,7 @@ def cases(small: bool) -> Iterator[Case]:
             yield Case(condition, command, environment=environment, succeeds=True)
     for command in some(everything, ["inspect"]):
         yield Case("clock set back", command, around=future, succeeds=True)
+        yield Case("clock that runs backwards", command, environment={"PYTHONPATH": str(BACKWARD_CLOCK)}, succeeds=True)
     for name in (
         "with spaces",
         "with\nnewline",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mmdiff.experiment.config import read_config
 from mmdiff.formats.errors import BadLabels, InputError, UnreadableSource
 from mmdiff.formats.sources.columns.in_memory import column_of
 from mmdiff.formats.sources.columns.reading import read_class_names, read_column
-from mmdiff.formats.sources.documents import read_json, read_toml
+from mmdiff.formats.sources.documents import MOST_LEVELS, read_json, read_toml
 from mmdiff.formats.sources.graphs import read_csr
 from mmdiff.importing.arrays import given_class_names
 from mmdiff.importing.columns import read_columns
@@ -51,13 +52,51 @@ TOMLS = {
     "dotted key in quotes": ".".join(['"a,="'] * 40_000) + " = 1",
     "dotted table": "[" + ".".join("a" * 50_000) + "]",
     "dotted key after strings and comments": 'b = """\n#"""\n# """\n' + ".".join("a" * 50_000) + ' = 1 # """',
+    "dotted key after escaped quotes": 'b = """\\""" x"""\n' + ".".join("a" * 3000) + ' = 1\nc = """ """\n',
+    "dotted key after four quotes": 'b = {c = """x"""", ' + ".".join("a" * 3000) + ' = "" }',
+    "dotted key after five single quotes": "b = {c = '''x''''', " + ".".join("a" * 3000) + " = '' }",
+    "dotted keys within tables": "{".join(".".join("a" * 20) + " = " for _ in range(20)) + "1" + "}" * 19,
+    "dotted key in a dotted table": f"[{'.'.join('a' * 20)}]\n{'.'.join('b' * 20)} = 1",
 }
 
 
 @pytest.mark.parametrize("kind", TOMLS)
-def test_deep_configs_are_refused_before_they_are_parsed(tmp_path: Path, kind: str) -> None:
+def test_deep_configs_are_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "c.toml").write_text(TOMLS[kind])
     with pytest.raises(UnreadableSource, match=r"c\.toml: not readable as TOML: nested [0-9,]+ levels deep, expected"):
+        read_toml(tmp_path / "c.toml")
+
+
+def test_hidden_depth_of_a_config_is_refused(tmp_path: Path) -> None:
+    hidden = f"name.{'.'.join('b' * 3000)} = 1"
+    (tmp_path / "c.toml").write_text(f'data.seeds = """\\""" x"""\n{hidden}\ndata.test = """ """\n')
+    with pytest.raises(UnreadableSource, match=r"c\.toml: not readable as TOML: nested 3,001 levels deep"):
+        read_config(tmp_path / "c.toml")
+
+
+def test_configs_are_read_to_the_last_level_that_is_allowed(tmp_path: Path) -> None:
+    for levels, fits in ((MOST_LEVELS, True), (MOST_LEVELS + 1, False)):
+        (tmp_path / "c.toml").write_text(f"a = {'[' * levels}{']' * levels}")
+        with nullcontext() if fits else pytest.raises(UnreadableSource, match=r"nested 33 levels deep, expected at most 32"):
+            assert len(read_toml(tmp_path / "c.toml")) == 1
+
+
+ENDLESS = {
+    "string of escaped quotes": 'x = "' + '\\"' * 130_000,
+    "string of many lines and escaped quotes": 'x = """' + '\\"' * 130_000,
+    "string of many lines that ends in a backslash": 'x = """' + '\\"""' * 65_000 + "\\",
+    "string of pairs of quotes": 'x = """' + '"" ' * 87_000,
+    "strings of a quote each": '"\n' * 130_000,
+    "string of backslashes": 'x = "' + "\\" * 260_001,
+    "literal string": "x = '" + '"' * 260_000,
+    "literal string of many lines": "x = '''" + "'' " * 87_000,
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_strings_without_an_end_are_refused_in_linear_time(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "c.toml").write_text(ENDLESS[kind])
+    with pytest.raises(UnreadableSource, match=r"c\.toml: not readable as TOML"):
         read_toml(tmp_path / "c.toml")
 
 

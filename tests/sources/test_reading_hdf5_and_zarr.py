@@ -15,7 +15,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import BytesCodec, GzipCodec, ShardingCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec
 
 from mmdiff.formats.errors import MissingExtra, UnreadableSource
 from mmdiff.formats.sources.opening import open_source
@@ -209,6 +209,28 @@ def test_chunks_missing_from_shards_are_not_zeros(tmp_path: Path, location: Any)
     )
     array[:20] = X[:20]
     with pytest.raises(UnreadableSource, match=r"x\.zarr: 9 chunks are not in their shards and would read as 0\.0"):
+        open_source([str(tmp_path / "x.zarr")])
+
+
+SHARDING = ShardingCodec(chunk_shape=(10, 12))
+LAYERS: dict[str, dict[str, Any]] = {
+    "transposed": {"filters": [TransposeCodec(order=(0, 1))], "serializer": SHARDING, "compressors": None},
+    "compressed": {"filters": None, "serializer": SHARDING, "compressors": [GzipCodec()]},
+    "nested": {"filters": None, "serializer": ShardingCodec(chunk_shape=(20, 12), codecs=[SHARDING]), "compressors": None},
+    "with a sharded index": {
+        "filters": None,
+        "serializer": ShardingCodec(chunk_shape=(20, 12), index_codecs=[ShardingCodec(chunk_shape=(1, 1, 2)), Crc32cCodec()]),
+        "compressors": None,
+    },
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
+def test_shards_whose_holes_cannot_be_found_are_refused(tmp_path: Path, layers: str) -> None:
+    array = zarr.create_array(tmp_path / "x.zarr", shape=(40, 12), dtype="f4", chunks=(40, 12), **LAYERS[layers])
+    array[:30] = X[:30]
+    with pytest.raises(UnreadableSource, match=r"x\.zarr: sharded in a way whose holes cannot be found.*plain sharding\.$"):
         open_source([str(tmp_path / "x.zarr")])
 
 

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.kernels import floats, llvm, register_sums
-from mmdiff.kernels.constants import COLUMN
 
 
 def install() -> None:
     """Replaces the instructions. It must run before the modules that import them are imported."""
-    for columns in (96, 64, 32, 16, 8, 4, 2, 1):
+    for columns in ("most", 96, 64, 32, 16, 8, 4, 2, 1):
         setattr(register_sums, f"sum_of_{columns}", sum_of(columns))
     _replace(llvm, prefetch, count_smaller)
     _replace(floats, half_to_float, widen, keep)
@@ -68,34 +67,30 @@ def widen(value: Any) -> np.float32:
     return floats.bfloat16_decode(np.array([value]))[0] if isinstance(value, np.uint16) else np.float32(value)
 
 
-def keep(array: NDArray[Any], row: int, column: int, value: Any) -> None:
+def keep(array: NDArray[Any], place: Any, value: Any) -> None:
     single = np.array([value], np.float32)
-    array[row, column] = floats.bfloat16_encode(single)[0] if array.dtype == np.uint16 else single[0]
+    array[place] = floats.bfloat16_encode(single)[0] if array.dtype == np.uint16 else single[0]
 
 
 def fused(factor: Any, value: Any, total: Any) -> np.float32:
     return np.float32(np.float64(factor) * np.float64(value) + np.float64(total))
 
 
-def sum_of(columns: int) -> Callable[..., None]:
-    def add_rows(
-        indices: NDArray[np.uint32],
-        weights: NDArray[Any] | None,
-        source: NDArray[Any],
-        width: int,
-        column: int,
-        edge: int,
-        end: int,
-        sums: NDArray[np.float32],
-    ) -> None:
-        sums[column : column + columns] = 0
-        for at in range(edge, end):
-            weight = np.float32(1 + (indices[at] >> 31)) if weights is None else half_to_float(weights[at])
-            first = int(indices[at] & COLUMN) * width + column
-            row = floats.bfloat16_decode(source[first : first + columns])
-            sums[column : column + columns] = fused_rows(weight, row, sums[column : column + columns])
+def sum_of(columns: int | str) -> Callable[..., None]:
+    most = register_sums.MOST_COLUMNS if isinstance(columns, str) else columns
 
-    return add_rows
+    def sum_rows(
+        rows: register_sums.UnpackedRows, row: int, source: NDArray[Any], width: int, column: int, sums: NDArray[np.float32]
+    ) -> None:
+        count = min(most, width - column)
+        for own in range(row, row + 1 + (most <= register_sums.PAIRED_COLUMNS)):
+            total = np.zeros(count, np.float32)
+            for edge in range(rows.starts[own], rows.starts[own + 1]):
+                first = int(rows.nodes[edge]) * width + column
+                total = fused_rows(rows.weights[edge], floats.bfloat16_decode(source[first : first + count]), total)
+            sums[own * width + column : own * width + column + count] = total * rows.factors[own]
+
+    return sum_rows
 
 
 def fused_rows(weight: np.float32, row: NDArray[np.float32], sums: NDArray[np.float32]) -> NDArray[np.float32]:

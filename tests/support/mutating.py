@@ -11,13 +11,14 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.storage.arrays import DTYPES, ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.store.manifest import encode, object_id, run_json
 from mmdiff.formats.store.store import NAMESPACES, Store
@@ -235,6 +236,8 @@ class Mutator:
         return Mutation(category, how, self.artifact_of(link), str(link.relative_to(self.root)), (link,))
 
     def _forge(self, draw: np.random.Generator) -> Mutation:
+        if draw.random() < 0.3:
+            return self._forge_shape(draw)
         share = draw.random()
         if share < 0.55 and self.contents:
             name, array = _pick(draw, self.contents)
@@ -287,6 +290,44 @@ class Mutator:
         where = f"{name} {array}[{start * (spec.row_bytes // values.itemsize) + place}] = {value}"
         return Mutation(category, "forged content", name, where, (file, *touched))
 
+    def _forge_shape(self, draw: np.random.Generator) -> Mutation:
+        """Gives an array another dtype or shape, in its own metadata, the manifest and sometimes whatever is of its length."""
+        name = _pick(draw, [name for name in self.names if self.store.open_artifact(name).manifest.arrays])
+        artifact = self.store.open_artifact(name)
+        kind, array = artifact.manifest.kind, _pick(draw, list(artifact))
+        before = artifact.spec(array)
+        how, spec = _reshaped(draw, before)
+        if spec is None or spec == before:
+            return self._forge(draw)
+        document = json.loads(self.snapshot.content(artifact.folder / "zarr.json"))
+        manifest, specs = document["attributes"]["mmdiff"], {array: spec}
+        everywhere = how == "rows" and draw.random() < 0.5
+        if everywhere:
+            # All that counts the same rows follows: such an artifact may be possible, or contradict others only.
+            for other in artifact:
+                own = artifact.spec(other)
+                more = own.length - before.length
+                if own.rows_per_chunk and more in (0, 1) and spec.length + more <= own.chunks_per_plane * own.rows_per_chunk:
+                    specs[other] = _with_length(own, spec.length + more)
+            for fact, value in manifest["facts"].items():
+                if value == before.length and type(value) is int:
+                    manifest["facts"][fact] = spec.length
+        touched: list[Path] = []
+        for other, new in specs.items():
+            folder, old = artifact.folder / other, artifact.spec(other)
+            (folder / "zarr.json").write_bytes(encode(new.zarr_json()))
+            kept = [old.chunk_file(chunk) for chunk in range(old.chunks)][: new.chunks]
+            surplus = [folder / old.chunk_file(chunk) for chunk in range(old.chunks) if old.chunk_file(chunk) not in kept]
+            for path in surplus:
+                path.unlink()
+            manifest["arrays"][other] |= new.to_json() | {"crc32c": manifest["arrays"][other]["crc32c"][: new.chunks]}
+            touched += [folder / "zarr.json", *surplus]
+        where = (
+            f"{name} {array}: {before.dtype} {before.shape} to {spec.dtype} {spec.shape}{', everywhere' if everywhere else ''}"
+        )
+        category = IMPOSSIBLE if not everywhere and _is_impossible(kind, array, how, spec) else OTHER
+        return Mutation(category, f"forged {how}", name, where, (*touched, *self._publish(name, document)))
+
     def _publish(self, name: str, document: dict[str, Any]) -> tuple[Path, ...]:
         """Writes a manifest, names the object after its digest, and lets the name lead there."""
         folder, link = self.store.objects / self.object_of[name], self.root / name
@@ -299,6 +340,48 @@ class Mutator:
         link.unlink()
         link.symlink_to(f"../objects/{found}")
         return (folder / "zarr.json", link, folder.parent / found) if found != folder.name else (folder / "zarr.json", link)
+
+
+def _reshaped(draw: np.random.Generator, spec: ArraySpec) -> tuple[str, ArraySpec | None]:
+    """Another dtype, number of rows, columns or dimensions for an array whose chunk files stay as they are; None if not so."""
+    how = _pick(draw, ["dtype", "dtype", "rows", "rows", "rows", "columns", "dimensions"])
+    room = spec.chunks_per_plane * spec.rows_per_chunk
+    if how == "dtype":
+        same = [dtype for dtype in DTYPES if np.dtype(dtype).itemsize == np.dtype(spec.dtype).itemsize and dtype != spec.dtype]
+        return how, replace(spec, dtype=_pick(draw, same)) if same else None
+    if how == "rows":
+        lengths = [spec.length - 1, spec.length + 1, spec.length // 2, room, spec.length - spec.rows_per_chunk]
+        length = int(_pick(draw, lengths))
+        return how, _with_length(spec, length) if 0 < length <= room else None
+    if how == "columns" and len(spec.shape) == 2 and spec.shape[1] % 2 == 0:
+        return how, ArraySpec((spec.shape[0], spec.shape[1] // 2), spec.dtype, spec.rows_per_chunk * 2)
+    if how == "dimensions" and len(spec.shape) == 2 and spec.shape[1] > 0:
+        return how, ArraySpec((spec.shape[0] * spec.shape[1],), spec.dtype, spec.rows_per_chunk * spec.shape[1])
+    if how == "dimensions" and len(spec.shape) == 1 and spec.rows_per_chunk % 2 == 0:
+        return how, ArraySpec((spec.shape[0], 1), spec.dtype, spec.rows_per_chunk)
+    return how, None
+
+
+def _with_length(spec: ArraySpec, length: int) -> ArraySpec:
+    shape = (spec.shape[0], length, *spec.shape[2:]) if len(spec.shape) == 3 else (length, *spec.shape[1:])
+    return replace(spec, shape=shape)
+
+
+# Where `docs/formats.md` leaves a choice: other dtypes of the same size, and lengths and widths that nothing else determines.
+_OTHER_DTYPES = {("descriptors", "raw"): ("uint8", "int8")}
+_FREE_LENGTHS = (("descriptors", "dropped_ids"),)
+_FREE_WIDTHS = (("descriptors", "vectors"), ("descriptors", "raw"), ("descriptors", "labels"), ("cells", "vectors"))
+
+
+def _is_impossible(kind: str, array: str, how: str, spec: ArraySpec) -> bool:
+    """Whether no artifact of this kind can have the array like this, while all else is as it was."""
+    if how == "dtype":
+        return spec.dtype not in _OTHER_DTYPES.get((kind, array), ())
+    if how == "rows":
+        return (kind, array) not in _FREE_LENGTHS
+    if (kind, array) == ("descriptors", "labels"):
+        return how == "dimensions" and len(spec.shape) == 1
+    return how == "dimensions" or (kind, array) not in _FREE_WIDTHS
 
 
 def _pick(draw: np.random.Generator, choices: list[Any]) -> Any:

@@ -9,7 +9,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from mmdiff.importing.rows import ALL_ZERO, GOOD, NOT_FINITE
-from mmdiff.kernels.constants import NONE
+from mmdiff.kernels.constants import COLUMN, NONE
 
 
 def naive_examine(rows: NDArray[Any]) -> list[int]:
@@ -48,6 +48,15 @@ def naive_symmetrise(neighbors: NDArray[Any], weights: NDArray[Any] | None = Non
     dense = np.maximum(own, 0) + np.maximum(own, 0).T
     structure.data = dense[rows, structure.indices]
     return structure, dense.sum(axis=1)
+
+
+def naive_spread(
+    indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], scale: NDArray[Any], first: int
+) -> tuple[bool, bool]:
+    """Whether an entry of rows first, first + 1, ... leads to another node, and whether the W of one of these is above zero."""
+    rows = np.repeat(np.arange(len(scale)), np.diff(indptr))
+    others = (indices & COLUMN) != rows + first
+    return bool(others.any()), bool((values[others].astype(np.float64) * scale[rows[others]] > 0).any())
 
 
 def naive_weights(neighbors: NDArray[Any], similarities: NDArray[Any], formula: str, parameter: float) -> NDArray[np.float64]:

@@ -1,13 +1,14 @@
 """Every parameter of the public Python API with values that no caller means: the twin of `nasty_options` for calls.
 
 Parameters are read off the signatures. Whatever the value is, a call returns or raises one of our own errors; only an object
-of an unrelated type in place of a path or of data may be a TypeError, and a path that is too long an OSError.
+of an unrelated type in place of a path or of data may be a TypeError, and a path that is too long an OSError. Numbers and truth
+values of numpy that are valid are accepted, and make what the same values of Python make.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,32 @@ NUMBERS: tuple[Any, ...] = (
 TEXTS: tuple[Any, ...] = ("x" * 5000, "\0", SURROGATE, "a\nb", 5, "", LONG, "..", "/", float("nan"), b"a", [], True)
 FLAGS: tuple[Any, ...] = (float("nan"), "yes", 2, None, [])
 
+# A valid value of every numeric parameter, exact in float32.
+VALID: Mapping[str, int | float] = {
+    "k": 3,
+    "recall": 0.5,
+    "sigma": 0.5,
+    "lambda_": 2.0,
+    "dims": 3,
+    "seed": 7,
+    "memory": 1 << 31,
+    "threads": 1,
+    "iterations": 3,
+    "cols_per_batch": 2,
+    "prior_power": 0.5,
+    "gamma": 1.5,
+    "alpha": 0.5,
+    "top": 2,
+    "lr": 0.25,
+    "batch_size": 7,
+    "weight_decay": 0.125,
+    "weight": 0.25,
+    "iteration": 1,
+}
+
+# Flags that contradict the other parameters of the call.
+_ONLY_FALSE = ("no_background",)
+
 # Values that would connect, print, or take the place of what a test looks at.
 _NOT_TRIED = ("self", "progress", "announce", "command", "dask", "create", "X", "y", "graph", "scores", "config", "options")
 
@@ -72,6 +99,20 @@ def api_cases(call: str, most: int | None = None) -> Iterator[ApiCase]:
             values = (*NUMBERS, *TEXTS) if _is_numeric(annotation) else TEXTS
         for value in values[:most]:
             yield ApiCase(call, name, value)
+
+
+def numpy_cases(call: str) -> Iterator[ApiCase]:
+    """A valid number or truth value of numpy for every parameter that takes one."""
+    for name, parameter in inspect.signature(_signed(call)).parameters.items():
+        annotation = str(parameter.annotation)
+        if name in _NOT_TRIED:
+            continue
+        if "bool" in annotation:
+            yield from (ApiCase(call, name, np.bool_(value)) for value in ((False,) if name in _ONLY_FALSE else (False, True)))
+        elif _is_numeric(annotation):
+            value = VALID[name]
+            kinds = (np.float32, np.float64) if isinstance(value, float) else (np.int64, np.uint32)
+            yield from (ApiCase(call, name, [kind(value)] if "Sequence" in annotation else kind(value)) for kind in kinds)
 
 
 def _is_numeric(annotation: str) -> bool:
@@ -119,20 +160,38 @@ class ApiWorld:
             limit_cores(None)
         return self.world.judge_store(case, refused=refused)
 
+    def accepts(self, case: ApiCase) -> str | None:
+        """Makes the call of a valid case, and with the same value of Python; returns the difference, if there is one."""
+        plain = [value.item() for value in case.value] if isinstance(case.value, list) else case.value.item()
+        found = []
+        for value in (case.value, plain):
+            try:
+                self._call(case.call, {case.parameter: value})
+            except Exception as error:
+                return f"{case}: {value!r} gives {type(error).__name__}: {str(error)[:200]}"
+            finally:
+                limit_cores(None)
+            store = mmdiff.open(self.world.store)
+            found.append({name: (store[name].id, store[name].run["command"]) for name in store.names()})
+            wrong = self.world.judge_store(case, refused=False)
+            if wrong is not None:
+                return wrong
+        return None if found[0] == found[1] else f"{case}: makes {found[0]}, and {plain!r} makes {found[1]}"
+
     @staticmethod
     def _numeric(call: str) -> set[str]:
         parameters = inspect.signature(_signed(call)).parameters.values()
         return {parameter.name for parameter in parameters if _is_numeric(str(parameter.annotation))}
 
     def _call(self, call: str, given: dict[str, Any]) -> None:
-        folder = self.world.folder
+        folder, parameter = self.world.folder, next(iter(given))
+        # Parameters without which another one has no effect.
+        weights = {"edge_weights": {"sigma": "gaussian", "lambda_": "meaningful"}.get(parameter, "constant")}
+        operator = {"eta": "prior" if "prior" in parameter else "column"}
         if call == "mmdiff.knn_graph":
-            weights = {"sigma": "gaussian", "lambda_": "meaningful"}.get(next(iter(given)), "constant")
-            known: dict[str, Any] = {"k": 4, "edge_weights": weights}
-            mmdiff.knn_graph(self.X, **(known | given))
+            mmdiff.knn_graph(self.X, **({"k": 4} | weights | given))
         elif call == "mmdiff.diffuse":
-            eta = "prior" if "prior" in next(iter(given)) else "column"
-            mmdiff.diffuse(self.graph, self.y, **({"iterations": 2, "eta": eta} | given))
+            mmdiff.diffuse(self.graph, self.y, **({"iterations": 2} | operator | given))
         elif call == "mmdiff.evaluate":
             mmdiff.evaluate(np.eye(2), [0, 1], **given)
         elif call == "mmdiff.open":
@@ -140,11 +199,13 @@ class ApiWorld:
         else:
             first: dict[str, dict[str, Any]] = {
                 "add": {"source": self.X, "labels": None},
-                "build_graph": {"k": 4},
-                "import_graph": {"file": folder / "lists.npy"},
-                "diffuse": {"iterations": 2},
+                "build_graph": {"k": 4} | weights,
+                "import_graph": {"file": folder / "lists.npy"} | weights,
+                "diffuse": {"iterations": 2} | operator,
                 "logreg": {"iterations": 20},
                 "explain": {"test": 0},
                 "export": {"artifact": "graph/W", "file": folder / "out.npz"},
             }
+            if weights["edge_weights"] != "constant":
+                first["import_graph"]["distances"] = folder / "distances.npy"
             getattr(mmdiff.open(self.world.store), call)(**(first.get(call, {}) | given))

@@ -235,7 +235,7 @@ def probes_of(path: Path, made: Made) -> list[Probe]:
         Probe("build-graph again", _graph(k=4, **made.graph), graph, 2, True, "graph/W"),
         Probe("build-graph anew", _graph(k=3), ("models/cells", "descriptors"), 0.3, True),
         Probe("import", _add, ("models/pca", "descriptors"), 1),
-        Probe("evaluate", _accuracies, ("scores", "descriptors"), 0.6, True, "descriptors/background"),
+        Probe("evaluate", _accuracies, ("scores", "descriptors"), 0.6, True),
         Probe("explain", _explained(made.test), explained, 1, True),
         Probe("inspect", lambda at: _text(at.store.inspect()), ("",), 0.3),
         Probe("plan diffuse", _plan("diffuse", iterations=3), diffusion, 0.7),

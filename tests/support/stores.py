@@ -75,7 +75,7 @@ def publish(
             draft.values(array, content)
         artifact = publication.publish(draft, facts or {}, run or {"command": "a test"})
         publication.link({name: artifact})
-    return Store.open(path).open_artifact(name)
+    return Store.open(path).open_artifact(name, possible=False)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from mmdiff.formats.errors import BadLabels, UnreadableSource
+from mmdiff.formats.errors import BadLabels, UnreadableSource, shortened
 from mmdiff.formats.sources.base import Column
 from mmdiff.formats.sources.columns.integers import MAX_DIGITS, integers_or_strings
 from mmdiff.formats.sources.columns.npy import read_npy_column
@@ -34,8 +34,6 @@ from mmdiff.formats.storage.strings import Strings
 
 # Names of a million classes.
 NAMES_BYTES = 16 << 20
-
-_SHOWN = 80
 
 HEADERS = ("label", "labels", "class", "id", "ids", "name")
 
@@ -77,7 +75,7 @@ def _from_csv(path: Path) -> Iterator[tuple[str, int, str]]:
             continue
         if len(cells) != 2 or not _is_number(cells[0]):
             raise UnreadableSource(
-                f"{path}, line {line}: found {_shortened(','.join(cells))}, expected number,name "
+                f"{path}, line {line}: found {shortened(','.join(cells))}, expected number,name "
                 f"with a number of at most {MAX_DIGITS} digits. Fix the line."
             )
         yield f"line {line}", int(cells[0]), cells[1]
@@ -99,15 +97,10 @@ def _entry(path: Path, i: int, key: int | str, value: Any) -> tuple[int, str]:
     if isinstance(key, str) and type(value) is int and 0 <= value < 10**MAX_DIGITS:
         return value, key
     raise UnreadableSource(
-        f"{path}, entry {i + 1}: found {_shortened(key)}: {_shortened(value)}, expected a list of names, number -> name or "
+        f"{path}, entry {i + 1}: found {shortened(key)}: {shortened(value)}, expected a list of names, number -> name or "
         "name -> number. "
         f"Class numbers are 0 or more, and have at most {MAX_DIGITS} digits. Fix the entry."
     )
-
-
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _is_number(text: str) -> bool:

@@ -93,6 +93,6 @@ def store(s: Applied, start: int, stop: int, out: NDArray[Any], sums: NDArray[np
         for c in range(len(row)):
             sums[c] += row[c]
             count += np.int32(row[c] != 0)
-            keep(out, i, c, row[c] / sqrt_degree)
+            keep(out, (i, c), row[c] / sqrt_degree)
         nonzero += int(count)
     return nonzero

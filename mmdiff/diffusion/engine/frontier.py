@@ -114,7 +114,7 @@ def _fill(frontier: FrontierArrays, start: int, stop: int, out: NDArray[Any]) ->
         for c in range(out.shape[1]):
             out[i, c] = 0
         for entry in range(frontier.offsets[i], frontier.offsets[i + 1]):
-            keep(out, i, frontier.columns[entry], frontier.values[entry])
+            keep(out, (i, frontier.columns[entry]), frontier.values[entry])
 
 
 @kernel
@@ -200,7 +200,7 @@ def _advance(
             value = sums[touched[t]]
             sums[touched[t]] = 0
             if short:
-                keep(rounded, 0, 0, value)
+                keep(rounded, (0, 0), value)
                 value = widen(rounded[0, 0])
             if value != 0:
                 out_columns[written], out_values[written] = touched[t], value
@@ -230,6 +230,6 @@ def _spread(
         out[place] = 0
         for t in range(count):
             nonzero += sums[touched[t]] != 0
-            keep(out, place, touched[t], sums[touched[t]])
+            keep(out, (place, touched[t]), sums[touched[t]])
             sums[touched[t]] = 0
     return nonzero

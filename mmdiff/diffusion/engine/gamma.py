@@ -57,7 +57,7 @@ def _raise(
             value = sqrt_degree * inverse[c] * widen(values[i, c])
             raised = np.float32(value**power) if value > 0 else np.float32(0)
             sums[c] += raised
-            keep(values, i, c, raised / sqrt_degree)
+            keep(values, (i, c), raised / sqrt_degree)
     return sums
 
 
@@ -65,4 +65,4 @@ def _raise(
 def _scale(values: NDArray[Any], factors: NDArray[np.float32], start: int, stop: int) -> None:
     for i in range(start, stop):
         for c in range(values.shape[1]):
-            keep(values, i, c, factors[c] * widen(values[i, c]))
+            keep(values, (i, c), factors[c] * widen(values[i, c]))

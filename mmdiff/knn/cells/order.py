@@ -46,14 +46,12 @@ class Cells:
     def of(cls, artifact: Artifact) -> Cells:
         """The cells of an artifact, with all that kernels index with checked."""
         vectors, coarse, centroids = (artifact.array(name) for name in ("vectors", "coarse", "centroids"))
-        (rows, width), count = vectors.shape, len(centroids)
+        rows, count = len(vectors), len(centroids)
         offsets, children = artifact.array("offsets"), artifact.array("children")
         for name, values, groups, entries in (("offsets", offsets, count, rows), ("children", children, len(coarse), count)):
             if len(values) != groups + 1 or values[0] != 0 or values[-1] != entries or np.any(values[1:] < values[:-1]):
                 raise Damaged(f"{artifact.name}, array {name}: the cells do not follow each other. {artifact.remedy}")
         order, cell_of = artifact.index_array("order", below=rows), artifact.index_array("cell_of", below=max(1, count))
-        if len(order) != rows or len(cell_of) != rows or centroids.shape[1] != width or coarse.shape[1] != width:
-            raise Damaged(f"{artifact.name}: its arrays do not fit each other. {artifact.remedy}")
         return cls(vectors, order, cell_of, offsets, Quantizer(coarse, centroids, children))
 
     @property

@@ -190,3 +190,4 @@ def _entering(
             sort_best(scores[i], nodes[i], count)
             for q in range(count):
                 neighbors[start + i, q], similarities[start + i, q] = nodes[i, q], scores[i, q]
+        start = stop

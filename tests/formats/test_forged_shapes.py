@@ -1,0 +1,143 @@
+"""Dtypes, shapes and facts that cannot be, with right digests everywhere, are refused when an artifact is opened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mmdiff
+from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.store.manifest import encode, object_id
+from mmdiff.formats.store.store import Store
+from tests.support.stores import MEMORY
+
+
+@pytest.fixture(scope="module")
+def intact() -> Iterator[Path]:
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        draw, path = np.random.default_rng(0), Path(folder) / "store"
+        store = mmdiff.open(path, create=True, memory="2G")
+        store.add(draw.normal(size=(200, 8)).astype(np.float32))
+        for role, rows in (("seeds", 20), ("test", 30)):
+            store.add(draw.normal(size=(rows, 8)).astype(np.float32), role=role, labels=np.arange(rows) % 4)
+        store.build_graph(k=4)
+        store.diffuse(iterations=2)
+        yield path
+
+
+@pytest.fixture
+def store(intact: Path, quick_folder: Path) -> Store:
+    shutil.copytree(intact, quick_folder / "store", symlinks=True)
+    return Store.open(quick_folder / "store")
+
+
+def forge(store: Store, name: str, arrays: dict[str, dict[str, Any]], facts: dict[str, Any]) -> None:
+    """Changes arrays and facts in all metadata, and makes every digest fit."""
+    artifact = store.open_artifact(name)
+    document = json.loads((artifact.folder / "zarr.json").read_bytes())
+    manifest = document["attributes"]["mmdiff"]
+    manifest["facts"] |= facts
+    for array, change in arrays.items():
+        spec = replace(artifact.spec(array), **change)
+        (artifact.folder / array / "zarr.json").write_bytes(encode(spec.zarr_json()))
+        manifest["arrays"][array] |= spec.to_json()
+    text = encode(document)
+    identity = object_id(manifest["kind"], text)
+    (artifact.folder / "zarr.json").write_bytes(text)
+    artifact.folder.rename(store.objects / identity)
+    (store.path / name).unlink()
+    (store.path / name).symlink_to(f"../objects/{identity}")
+
+
+def diffuse(path: Path) -> None:
+    mmdiff.open(path, memory="2G").diffuse(iterations=1, eta="row", name="y")
+
+
+def logreg(path: Path) -> None:
+    mmdiff.open(path).logreg(iterations=3)
+
+
+def product(path: Path) -> None:
+    _ = mmdiff.Graph.open(path) @ np.ones((220, 2), np.float32)
+
+
+def export(name: str, suffix: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        mmdiff.open(path).export(name, path.parent / f"file{suffix}")
+
+    return write
+
+
+W, SEEDS = "graph/W", "descriptors/seeds"
+FORGERIES: list[tuple[str, dict[str, dict[str, Any]], dict[str, Any], Callable[[Path], None], str]] = [
+    (W, {}, {"background": 201}, diffuse, "220 nodes, where the manifest says 201 . 20 . 0"),
+    (W, {}, {"background": 10**9}, diffuse, "220 nodes, where the manifest says"),
+    (W, {}, {"background": -300, "seeds": 520}, diffuse, "220 nodes, where the manifest says"),
+    (W, {}, {"background": "x"}, diffuse, "lacks the fact 'background', or it is not of type int"),
+    (W, {}, {"background": 180, "seeds": 40}, diffuse, "array order: 200 entries for 180 rows of the background"),
+    (W, {"order": {"shape": (199,)}}, {"background": 199, "test": 1}, diffuse, "descriptors/background, which has 200"),
+    (W, {"indices": {"dtype": "float32"}}, {}, diffuse, r"array indices: float32 of shape \(\d+,\); expected uint32"),
+    (W, {"indices": {"dtype": "int32"}}, {}, product, "array indices: int32"),
+    (W, {"scale": {"dtype": "int32"}}, {}, product, "array scale: int32"),
+    ("knn/test", {"neighbors": {"dtype": "float32"}}, {}, diffuse, "array neighbors: float32"),
+    (
+        "knn/test",
+        {"neighbors": {"shape": (29, 4)}, "similarities": {"shape": (29, 4)}},
+        {"rows": 29},
+        diffuse,
+        r"neighbors: of shape \(29, 4\); expected \(30, 4\)",
+    ),
+    ("knn/W0", {"neighbors": {"shape": (240, 4)}}, {}, export("knn/W0", ".npz"), "array similarities: of shape"),
+    (
+        "knn/BB",
+        {"neighbors": {"shape": (100, 4)}, "similarities": {"shape": (100, 4)}},
+        {"rows": 100, "nodes": 100},
+        export("knn/BB", ".npz"),
+        "100 rows, but there are 200 of the background",
+    ),
+    (SEEDS, {"labels": {"shape": (40,)}}, {}, logreg, "array labels: 40 rows for 20 vectors"),
+    (SEEDS, {"labels": {"shape": (10,)}}, {}, logreg, "array labels: 10 rows for 20 vectors"),
+    (SEEDS, {"labels": {"shape": (10,)}}, {}, export(SEEDS, ".csv"), "array labels: 10 rows for 20 vectors"),
+    ("models/cells", {"centroids": {"shape": (40, 8)}}, {"cells": 40}, export("models/cells", ".npz"), "40 centroids for"),
+]
+
+
+@pytest.mark.parametrize(("name", "arrays", "facts", "read", "told"), FORGERIES)
+def test_what_cannot_be_is_refused_by_every_reader_and_found_by_verify(
+    store: Store, name: str, arrays: Any, facts: Any, read: Callable[[Path], None], told: str
+) -> None:
+    forge(store, name, arrays, facts)
+    with pytest.raises(mmdiff.errors.StoreError, match=rf"{name}.*{told}.*Run again: store\."):
+        read(store.path)
+
+
+@pytest.mark.parametrize("name", ["knn/BB", "knn/W0"])
+def test_lists_of_fewer_rows_are_not_built_upon(store: Store, name: str) -> None:
+    rows = store.open_artifact(name).spec("neighbors").shape[0] // 2
+    shapes = {array: {"shape": (rows, 4)} for array in ("neighbors", "similarities")}
+    forge(store, name, shapes, {"rows": rows, "nodes": rows})
+    with pytest.raises(Corrupt, match=rf"{name}, array neighbors: of shape \({rows}, 4\); expected .*Run again"):
+        mmdiff.open(store.path, memory="2G").build_graph(k=4, edge_weights="gaussian", sigma=1.0)
+
+
+def test_an_artifact_of_an_unknown_schema_is_not_opened(store: Store) -> None:
+    artifact = store.open_artifact(W)
+    document = json.loads((artifact.folder / "zarr.json").read_bytes())
+    document["attributes"]["mmdiff"]["schema"] = 9
+    text = encode(document)
+    (artifact.folder / "zarr.json").write_bytes(text)
+    artifact.folder.rename(store.objects / object_id("graph", text))
+    (store.path / W).unlink()
+    (store.path / W).symlink_to(f"../objects/{object_id('graph', text)}")
+    with pytest.raises(
+        Corrupt, match=r"graph/W: kind graph, schema 9: this mmdiff knows descriptors 1.*Use the version of mmdiff"
+    ):
+        product(store.path)
