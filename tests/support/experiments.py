@@ -51,6 +51,10 @@ def publish_experiment(
     seen = {} if data is None else {"train": source_fingerprint([data])}
     recipe = Recipe("report", 1, {"name": name, "draws": draws, "n": list(NS), "methods": []}, inputs, seen)
     # Pages show the lines; the cells that they come from are left out.
-    cells = {"planes": np.zeros((0, 6), np.int64), "offsets": np.zeros(1, np.int64), "keys": np.zeros((0, 12), np.uint8)}
+    cells: dict[str, Any] = {
+        "planes": np.zeros((0, 6), np.int64),
+        "offsets": np.zeros(1, np.int64),
+        "keys": np.zeros((0, 12), np.uint8),
+    }
     run = Run("mmdiff experiment run x.toml").record() | {"cell_seconds": []}
     return publish(store, f"reports/{name}", cells, recipe, facts, run)
