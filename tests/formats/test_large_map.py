@@ -54,7 +54,7 @@ def test_six_gigabytes_read_as_one_array_in_less_than_100_megabytes(tmp_path: Pa
         writer = draft.array("vectors", shape, "float32", ROWS_PER_CHUNK)
         assert writer.missing == [CHUNKS - 1]
         writer.write(CHUNKS - 1, rows[0, :-5])
-        publication.link({name: publication.publish(draft, {}, {"command": "a test"})})
+        publication.link({name: publication.publish(draft, {"rows": shape[0], "dropped": {}}, {"command": "a test"})})
     found = subprocess.run([sys.executable, "-c", READ, tmp_path / "store"], capture_output=True, text=True, check=True)
     size, total, megabytes = (float(word) for word in found.stdout.split())
     expected = sum(rows[chunk % REAL_CHUNKS].sum(dtype=np.float64) for chunk in range(CHUNKS - 1)) + rows[0, :-5].sum(

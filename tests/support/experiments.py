@@ -49,6 +49,12 @@ def publish_experiment(
     facts = {"tests": {group: {"all": 800, "novel": 400} for group in groups}, "lines": lines}
     inputs = {} if data is None else {"train": fingerprint(data.name, [data])}
     seen = {} if data is None else {"train": source_fingerprint([data])}
-    recipe = Recipe("report", 1, {"name": name, "draws": draws}, inputs, seen)
+    recipe = Recipe("report", 1, {"name": name, "draws": draws, "n": list(NS), "methods": []}, inputs, seen)
+    # Pages show the lines; the cells that they come from are left out.
+    cells: dict[str, Any] = {
+        "planes": np.zeros((0, 6), np.int64),
+        "offsets": np.zeros(1, np.int64),
+        "keys": np.zeros((0, 12), np.uint8),
+    }
     run = Run("mmdiff experiment run x.toml").record() | {"cell_seconds": []}
-    return publish(store, f"reports/{name}", {}, recipe, facts, run)
+    return publish(store, f"reports/{name}", cells, recipe, facts, run)
