@@ -88,8 +88,9 @@ def for_cells(sizes: Sizes) -> Stage:
     """`models/cells`: a quantiser is trained; rows are assigned, sorted by cell and rewritten."""
     nodes, width = sizes.nodes, sizes.width
     below, sampled = partition.first_level(nodes), partition.sample_rows(nodes, width)
-    # The sample as float32 and, during conversion, as stored; and the rows below one first-level centroid.
-    training = sampled * (_FLOAT * width * (1 + 2 / below) + sizes.row_bytes + 3 * _LONG) + _drawing(nodes, sampled)
+    # The sample as float32 and, where it is converted, as stored; and the rows below one first-level centroid.
+    stored = 0 if sizes.dtype == "float32" else sizes.row_bytes
+    training = sampled * (_FLOAT * width * (1 + 2 / below) + stored + 2 * _LONG) + _drawing(nodes, sampled)
     block = min(partition.BLOCK_ROWS, nodes)
     # The rows of a block as float32, the candidates of each at both levels, and the tiles of products.
     assigning = block * (_FLOAT * width + 4 * ROOM * _ENTRY + 4 * _LONG) + _tiles(width) + 2 * below * _LONG
@@ -186,7 +187,8 @@ def _tiles(width: int) -> int:
 
 
 def _cells(sizes: Sizes) -> int:
-    return max(1, 2 * sizes.nodes // partition.CELL_ROWS)
+    """The number of cells; large ones are cut into some more."""
+    return max(1, 11 * sizes.nodes // (10 * partition.CELL_ROWS))
 
 
 def _centroids(sizes: Sizes) -> int:

@@ -30,7 +30,7 @@ _COMPARED = 0.15
 # Numbers of visited cells that are tried, in ascending order.
 _VISITS = (8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 
-# A pass leaves about this share of the misses. It only decides where a pass is tried.
+# A pass leaves about this share of the misses, and so do twice as many visits. It only decides where a pass is tried.
 _LEFT_BY_PASS = 0.5
 
 # Tuning aims higher than the recall by this share of 1 - recall, since it measures on few rows.
@@ -90,14 +90,14 @@ def possible_searches(rows: int) -> tuple[str, ...]:
 
 
 def _candidates(trial: Trial, aim: float) -> Iterator[Choice]:
-    """Searches without a pass, and with one where it could reach the aim, by ascending numbers of visited cells."""
+    """Searches by ascending numbers of visited cells: without a pass, and with one where it may be cheaper than more visits."""
     most = trial.cells.count
     for visits in [*(visits for visits in _VISITS if visits < most), *([most] if most <= _VISITS[-1] else [])]:
         found = trial.visiting(visits)
         yield found
         if found.recall >= aim:
             return
-        if 1 - _LEFT_BY_PASS * (1 - found.recall) >= aim:
+        if found.pairs > trial.pairs_of_pass and 1 - _LEFT_BY_PASS * (1 - found.recall) >= aim:
             yield trial.with_pass(found)
 
 
@@ -107,6 +107,7 @@ class Trial:
     def __init__(self, cells: Cells, sample: Sample, k: int) -> None:
         self.cells, self.sample, self.k = cells, sample, k
         self.sizes = np.diff(cells.offsets)
+        self.pairs_of_pass = _GATHERED * _COMPARED * k**2
 
     def visiting(self, visits: int) -> Choice:
         """The recall and cost of visiting so many cells."""
@@ -126,8 +127,7 @@ class Trial:
         candidates = np.concatenate([own, theirs.reshape(len(own), -1)], axis=1).astype(np.int64)
         candidates[candidates == NONE] = -1
         found = settle_candidates(self.cells.vectors[self.sample.rows], self.cells.vectors, candidates, self.k)
-        pairs = before.pairs + _GATHERED * _COMPARED * self.k**2
-        return Choice(before.visits, 1, self.sample.recall(found[1]).value, pairs)
+        return Choice(before.visits, 1, self.sample.recall(found[1]).value, before.pairs + self.pairs_of_pass)
 
     def _search(self, rows: NDArray[np.int64], visits: int) -> Lists:
         def search(piece: NDArray[np.int64]) -> Lists:

@@ -220,30 +220,31 @@ def test_points_enter_a_list_when_they_are_nearer_than_its_last(
         assert [int(node) for node in visitors[row] if node != NONE] == [1000 + point for point in of_cell][:k]
 
 
-CENTROIDS = {"too many": (3, 4), "of every partition": (4, 4), "too few": (1, 4), "too narrow": (2, 3), "too wide": (2, 5)}
-
-
-@pytest.mark.parametrize("what", CENTROIDS)
-def test_forged_centroids_are_refused(quick_folder: Path, what: str) -> None:
-    """Two partitions of six rows into two cells each."""
-    every, cell_of = np.arange(6, dtype=np.uint32), np.array([0, 0, 0, 1, 1, 1], np.uint32)
+@pytest.mark.parametrize(
+    ("array", "values"),
+    [
+        ("offsets", np.array([0, 4, 3])),
+        ("offsets", np.array([0, 3, 7])),
+        ("children", np.array([0, 3])),
+        ("cell_of", np.array([0, 0, 0, 1, 1, 2], np.uint32)),
+        ("order", np.array([0, 1, 2, 3, 4, 6], np.uint32)),
+    ],
+)
+def test_forged_cells_that_kernels_could_not_follow_are_refused(quick_folder: Path, array: str, values: NDArray[Any]) -> None:
     arrays = {
         "vectors": np.eye(6, 4, dtype=np.float32),
-        "order": every,
-        "members": np.tile(every, 2),
-        "cell_of": np.concatenate([cell_of, cell_of + np.uint32(2)]),
-        "offsets": np.array([0, 3, 6, 9, 12]),
+        "order": np.arange(6, dtype=np.uint32),
+        "cell_of": np.array([0, 0, 0, 1, 1, 1], np.uint32),
+        "offsets": np.array([0, 3, 6]),
         "centroids": np.zeros((2, 4), np.float32),
+        "coarse": np.zeros((1, 4), np.float32),
+        "children": np.array([0, 2]),
     }
-    parameters: Any = {"k": 2, "recall": 0.9, "seed": 0, "cell_rows": 3}
-    of = Recipe("cells", 1, parameters, {})
-    facts: Any = {"cells": 2, "partitions": 2}
+    of, facts = Recipe("cells", 2, {"seed": 0, "cell_rows": 3}, {}), {"cells": 2}
     Cells.of(publish(quick_folder / "good", "models/cells", arrays, of, facts))
-    forged = arrays | {"centroids": np.zeros(CENTROIDS[what], np.float32)}
-    for number, cells in enumerate((2, CENTROIDS[what][0])):
-        artifact = publish(quick_folder / f"bad{number}", "models/cells", forged, of, {"cells": cells, "partitions": 2})
-        with pytest.raises(Damaged, match=r"models/cells, array centroids: .* not one for each cell"):
-            Cells.of(artifact)
+    forged = publish(quick_folder / "bad", "models/cells", arrays | {array: values}, of, facts)
+    with pytest.raises(Damaged, match=f"array {array}"):
+        Cells.of(forged)
 
 
 def make_cells(values: NDArray[np.float32]) -> tuple[Cells, NDArray[np.uint32]]:
@@ -347,16 +348,17 @@ def test_a_trial_on_a_few_rows_has_the_recall_of_a_search_of_all() -> None:
         visited = cells.visits_of(every, visits)
         lists = cells.search(cells.vectors, visited, 10)
         first = trial.visiting(visits)
-        assert first.recall == pytest.approx(sample.recall(lists[1][sample.rows]).value, abs=1e-9)
+        assert first.recall == pytest.approx(sample.recall(lists[1][sample.rows]).value, abs=0.005)
         refined = cells.refine(cells.vectors, lists, lists[0], visited)
         second = trial.with_pass(first)
-        assert second.recall == pytest.approx(sample.recall(refined[1][sample.rows]).value, abs=1e-9)
+        assert second.recall == pytest.approx(sample.recall(refined[1][sample.rows]).value, abs=0.005)
         assert second.recall > first.recall
         assert second.pairs > first.pairs
 
 
 @pytest.mark.usefixtures("small_cells")
-def test_higher_targets_choose_more_comparisons_and_noise_chooses_exact_search() -> None:
+def test_higher_targets_choose_more_comparisons_and_noise_chooses_exact_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmdiff.knn.choice._VISITS", (1, 2, 4, 8, 16, 64))
     cells, _ = make_cells(clustered(6000))
     low, high = (choose(cells, 10, target, 0, always_cells=True) for target in (0.7, 0.97))
     assert low.recall >= 0.7

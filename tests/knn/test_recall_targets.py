@@ -35,7 +35,7 @@ def run(store: mmdiff.Store, *words: str) -> Any:
 @pytest.fixture
 def missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> mmdiff.Store:
     """A store of noise whose neighbours were searched in few cells and without passes."""
-    monkeypatch.setattr("mmdiff.knn.choice._VISITS", (2, 51))
+    monkeypatch.setattr("mmdiff.knn.choice._VISITS", (2,))
     monkeypatch.setattr("mmdiff.knn.background.MOST_PASSES", 0)
     store = stored(tmp_path, noise(3000, 64))
     store.build_graph(k=10, index="cells")
@@ -97,7 +97,7 @@ def test_missed_target_is_in_the_report(missed: mmdiff.Store, tmp_path: Path) ->
 
 
 def test_missed_target_of_arrays_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmdiff.knn.choice._VISITS", (2, 51))
+    monkeypatch.setattr("mmdiff.knn.choice._VISITS", (2,))
     monkeypatch.setattr("mmdiff.knn.background.MOST_PASSES", 0)
     with pytest.warns(RuntimeWarning, match=r"a recall of 0\.\d+ was reached, but 0\.950 was asked for"):
         mmdiff.knn_graph(noise(3000, 64), k=10, index="cells")
