@@ -169,9 +169,18 @@ def test_roles_that_do_not_add_up_to_the_nodes_are_found(quick_folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("draws", "facts"), [(None, {"lines": []}), (2, {"lines": 5}), (2, {}), (-1, {"lines": []}), (True, {"lines": []})]
+    ("draws", "facts", "problem"),
+    [
+        (None, {"lines": []}, "the manifest lacks the parameter 'draws'"),
+        (True, {"lines": []}, "the manifest lacks the parameter 'draws'"),
+        (-1, {"lines": []}, "the manifest does not say which lines and draws there are"),
+        (2, {"lines": 5}, "the manifest lacks the fact 'lines'"),
+        (2, {}, "the manifest lacks the fact 'lines'"),
+    ],
 )
-def test_report_that_does_not_say_its_lines_and_draws_is_found(quick_folder: Path, draws: int | None, facts: Json) -> None:
+def test_report_that_does_not_say_its_lines_and_draws_is_found(
+    quick_folder: Path, draws: int | None, facts: Json, problem: str
+) -> None:
     arrays: Arrays = {
         "planes": np.zeros((0, 6), np.int64),
         "offsets": np.zeros(1, np.int64),
@@ -179,7 +188,5 @@ def test_report_that_does_not_say_its_lines_and_draws_is_found(quick_folder: Pat
     }
     parameters: Json = {"draws": draws, "n": [], "methods": []}
     publish(quick_folder / "store", "reports/x", arrays, Recipe("report", 1, parameters, {}), {"tests": {}, **facts})
-    lacking = "fact 'lines'" if draws else "parameter 'draws'"
-    assert [problem.what.partition(",")[0] for problem in problems(Store.open(quick_folder / "store"))] == [
-        f"the manifest lacks the {lacking}"
-    ]
+    found = problems(Store.open(quick_folder / "store"))
+    assert [each.what.partition(",")[0] for each in found] == [problem]

@@ -112,7 +112,7 @@ def numpy_cases(call: str) -> Iterator[ApiCase]:
         elif _is_numeric(annotation):
             value = VALID[name]
             kinds = (np.float32, np.float64) if isinstance(value, float) else (np.int64, np.uint32)
-            yield from (ApiCase(call, name, [kind(value)] if "Sequence" in annotation else kind(value)) for kind in kinds)
+            yield from (ApiCase(call, name, [kind(value)] if "Iterable" in annotation else kind(value)) for kind in kinds)
 
 
 def _is_numeric(annotation: str) -> bool:
