@@ -129,7 +129,9 @@ def disk_for_background(sizes: Sizes, passes: int) -> int:
 
     rows, chunk = sizes.nodes, background.rows_per_chunk(sizes.nodes, sizes.k)
     cell_order = size((rows, sizes.width), sizes.dtype) + 2 * size((rows,), "uint32")
-    centroids = size((_cells(sizes), sizes.width), "float32")
+    cells, groups = _cells(sizes), partition.first_level(rows)
+    centroids = size((cells, sizes.width), "float32") + size((groups, sizes.width), "float32")
+    centroids += size((cells + 1,), "int64") + size((groups + 1,), "int64")
     lists = size((rows, sizes.k), "uint32", chunk) + size((rows, sizes.k), "float32", chunk)
     return cell_order + centroids + (1 + passes) * lists
 

@@ -29,7 +29,7 @@ from tests.support.make_golden import (
     K,
     golden_rows,
 )
-from tests.support.paths import DOCS, GOLDEN
+from tests.support.paths import DOCS, GOLDEN, GOLDEN_2
 
 KEPT = [row for row in range(BACKGROUND_ROWS) if row not in BAD_ROWS]
 NAMES = (
@@ -67,6 +67,29 @@ def golden_nodes() -> NDArray[np.float64]:
     background = plain.array(GOLDEN, NAMES[0], "vectors")[order]
     np.testing.assert_array_equal(plain.array(GOLDEN, "models/cells", "vectors"), background)
     return np.concatenate([background, plain.array(GOLDEN, NAMES[1], "vectors")]).astype(np.float64)
+
+
+def test_cells_of_schema_2_read_without_mmdiff() -> None:
+    cells = plain.manifest(GOLDEN_2, "models/cells")
+    assert (cells["kind"], cells["schema"]) == ("cells", 2)
+    arrays = {name: plain.array(GOLDEN_2, "models/cells", name) for name in cells["arrays"]}
+    background = plain.array(GOLDEN_2, NAMES[0], "vectors")
+    np.testing.assert_array_equal(arrays["vectors"], background[arrays["order"]])
+    sizes = np.diff(arrays["offsets"])
+    np.testing.assert_array_equal(arrays["cell_of"], np.repeat(np.arange(len(sizes)), sizes))
+    assert arrays["centroids"].shape == (cells["facts"]["cells"], DIMS) == (len(sizes), DIMS)
+    assert arrays["children"][0] == 0
+    assert arrays["children"][-1] == len(sizes)
+    assert arrays["coarse"].shape == (len(arrays["children"]) - 1, DIMS)
+
+
+def test_golden_store_with_cells_of_schema_2_is_sound_and_reads_with_zarr() -> None:
+    store = Store.open(GOLDEN_2)
+    assert list(verify(store, store.names(), KINDS)) == []
+    assert list(verify_frame(store)) == []
+    group = zarr.open_group(GOLDEN_2, mode="r")
+    for array in ("order", "offsets", "centroids"):
+        np.testing.assert_array_equal(group[f"models/cells/{array}"][:], plain.array(GOLDEN_2, "models/cells", array))  # type: ignore[index]
 
 
 def nearest(queries: NDArray[Any], nodes: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -190,7 +213,8 @@ def test_the_golden_store_is_whole() -> None:
 
 
 def test_every_kind_and_schema_has_a_golden_artifact_and_a_specification() -> None:
-    golden = {(found["kind"], found["schema"]) for found in (plain.manifest(GOLDEN, name) for name in NAMES)}
+    manifests = [plain.manifest(store, name) for store in (GOLDEN, GOLDEN_2) for name in NAMES]
+    golden = {(found["kind"], found["schema"]) for found in manifests}
     assert golden == set(KINDS)
     page = (DOCS / "formats.md").read_text()
     for (kind, schema), rules in KINDS.items():

@@ -1,4 +1,4 @@
-"""Makes the golden store of the current schema versions, `tests/golden/store-1`. Run it only for a new schema version:
+"""Makes the golden store of the current schema versions, `tests/golden/store-2`. Run it only for a new schema version:
 
     .venv/bin/python -m tests.support.make_golden
 
@@ -24,7 +24,7 @@ from mmdiff.experiment.stage import run_experiment
 from mmdiff.importing.stage import Request, import_descriptors
 from mmdiff.logreg.stage import Request as LogregRequest
 from mmdiff.logreg.stage import logreg
-from tests.support.paths import GOLDEN
+from tests.support.paths import GOLDEN_2
 
 BACKGROUND_ROWS, SEED_ROWS, TEST_ROWS, WIDTH, DIMS = 40, 6, 5, 6, 4
 BAD_ROWS = (3, 17)
@@ -70,7 +70,7 @@ methods = [{{name = "diffusion", kind = "diffusion", k = {K}, iterations = {DIFF
 
 def main() -> None:
     platform.node = lambda: "golden"
-    shutil.rmtree(GOLDEN, ignore_errors=True)
+    shutil.rmtree(GOLDEN_2, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder)
         background = golden_rows(BACKGROUND_ROWS, 0)
@@ -87,12 +87,12 @@ def main() -> None:
             Request([str(files / "seeds.npy")], "seeds", labels=str(files / "seed_labels.txt"), ids=str(files / "ids.txt")),
             Request([str(files / "test.npy")], "test", labels=str(files / "test_labels.npy"), dtype="float16"),
         ):
-            import_descriptors(GOLDEN, request)
-        build_graph(GOLDEN, BuildRequest(k=K, index="flat"))
-        logreg(GOLDEN, LogregRequest(iterations=LOGREG_ITERATIONS, device="cpu"))
-        diffuse(GOLDEN, diffusion(files))
-        run_experiment(GOLDEN, experiment(files), "mmdiff experiment run golden.toml")
-    sys.stdout.write(f"{GOLDEN}\n")
+            import_descriptors(GOLDEN_2, request)
+        build_graph(GOLDEN_2, BuildRequest(k=K, index="flat"))
+        logreg(GOLDEN_2, LogregRequest(iterations=LOGREG_ITERATIONS, device="cpu"))
+        diffuse(GOLDEN_2, diffusion(files))
+        run_experiment(GOLDEN_2, experiment(files), "mmdiff experiment run golden.toml")
+    sys.stdout.write(f"{GOLDEN_2}\n")
 
 
 if __name__ == "__main__":

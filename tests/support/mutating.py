@@ -567,8 +567,8 @@ def _bound(artifact: Any, array: str) -> int:
     if kind == "knn":
         return int(artifact.facts["nodes"])
     if kind == "cells":
-        entries = {"offsets": "members", "cell_of": "offsets"}.get(array, "vectors")
-        return int(artifact.spec(entries).shape[0]) - (array == "cell_of")
+        entries = {"children": "centroids", "cell_of": "centroids"}.get(array, "vectors")
+        return int(artifact.spec(entries).shape[0])
     if kind == "report":
         return int(artifact.spec("planes").shape[0])
     if "class_numbers" in artifact:
@@ -612,8 +612,8 @@ IMPOSSIBLE_VALUES: dict[tuple[str, str], Forged] = {
     ("descriptors", "labels"): _no_class,
     ("descriptors", "offsets"): _no_offset,
     ("cells", "order"): _no_permutation,
-    ("cells", "members"): _beyond(2**32 - 1),
     ("cells", "cell_of"): _beyond(2**32 - 1),
+    ("cells", "children"): _no_offset,
     ("cells", "offsets"): _no_offset,
     ("scores", "top_classes"): _no_class,
     ("scores", "offsets"): _no_offset,

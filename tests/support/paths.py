@@ -8,5 +8,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SAMPLE = ROOT / "tests" / "sample"
 GOLDEN = ROOT / "tests" / "golden" / "store-1"
+# With `cells` of schema 2; everything else as before.
+GOLDEN_2 = ROOT / "tests" / "golden" / "store-2"
 BACKWARD_CLOCK = ROOT / "tests" / "support" / "backward_clock"
 REAL = ROOT.parent / "shared" / "data" / "tiny-imagenet"

@@ -140,7 +140,7 @@ class Rehearsal:
 def small_thresholds() -> Iterator[None]:
     """Lowers the thresholds; versions of packages are looked up once, since there are thousands of runs."""
     before = partition.CELL_ROWS, background.BLOCK_ROWS, checkpoint.CHECKPOINT_SECONDS
-    partition.CELL_ROWS, background.BLOCK_ROWS, checkpoint.CHECKPOINT_SECONDS = 100, 256, 0
+    partition.CELL_ROWS, background.BLOCK_ROWS, checkpoint.CHECKPOINT_SECONDS = 20, 256, 0
     setattr(find_or_make, "version", functools.cache(metadata.version))  # noqa: B010
     try:
         with chunks_of(SMALL_CHUNKS):
