@@ -14,6 +14,7 @@ _TITLES = {
     "symmetrise": "Symmetrising",
     "spmm": "The product W L",
     "diffuse": "Diffusion, end to end",
+    "checking": "The cost of checking",
 }
 _AXES = {"nodes": "nodes", "k": "neighbours k", "classes": "classes C", "iterations": "iterations T"}
 PAPER_MINUTES = 54
