@@ -18,6 +18,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.graph.symmetrise import BLOCK_EDGES
 from mmdiff.knn import background
 from mmdiff.knn.cells import order, partition
+from mmdiff.knn.choice import MOST_VISITS
 from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE
 from mmdiff.knn.search.refine import table_size
 from mmdiff.knn.search.topk import ROOM, SPARE
@@ -178,8 +179,8 @@ def _of_lists(rows: int, sizes: Sizes) -> int:
     """A chunk of lists, and a piece of it: vectors, candidates, visited cells, and the lists it is merged with."""
     chunk = background.rows_per_chunk(rows, sizes.k)
     piece = min(background.PIECE_ROWS, chunk)
-    # Candidates of neighbours and, before them, of cells; visited cells by row and by cell.
-    candidates = ROOM * max(sizes.k + SPARE, USUAL_VISITS) * _ENTRY + USUAL_VISITS * (2 * _INDEX + _LONG)
+    # Candidates of neighbours; visited cells by row and by cell, with their candidates in parts of a piece.
+    candidates = ROOM * (sizes.k + SPARE) * _ENTRY + MOST_VISITS * (_INDEX + _LONG + ROOM * _ENTRY // 4)
     of_row = 2 * _FLOAT * sizes.width + 4 * sizes.k * _ENTRY + candidates + 4 * _LONG
     return chunk * sizes.k * _ENTRY + piece * of_row + _tiles(sizes.width) + 3 * _LONG * _cells(sizes)
 

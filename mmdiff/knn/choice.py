@@ -28,7 +28,8 @@ _VISITED, _GATHERED = 2.0, 25.0
 _COMPARED = 0.15
 
 # Numbers of visited cells that are tried, in ascending order.
-_VISITS = (8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
+_VISITS = (8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256)
+MOST_VISITS = _VISITS[-1]
 
 # A pass leaves about this share of the misses, and so do twice as many visits. It only decides where a pass is tried.
 _LEFT_BY_PASS = 0.5

@@ -283,7 +283,7 @@ def _check_store(draw: np.random.Generator, path: Path, dask: str | None) -> Non
     if dask is not None and Variant(options["eta"]).coupled:
         # Operators that couple the classes do not run on workers.
         options |= {"eta": "column", "prior": None, "prior_power": None}
-    small = mmdiff.open(path, memory=str(draw.choice(["1G", "4G"])), dask=dask)
+    small = mmdiff.open(path, memory=str(draw.choice(["2G", "4G"])), dask=dask)
     found = small.diffuse(**options, cols_per_batch=int(draw.integers(1, 6)))
     graph, files = store.graph, Store.open(path)
     nodes = files.open_artifact("knn/test")["neighbors"]

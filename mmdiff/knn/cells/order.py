@@ -28,6 +28,9 @@ from mmdiff.runtime.threads import in_threads
 NAME = "models/cells"
 SCHEMA = 2
 
+# Rows whose nearest cells are looked for at a time.
+_VISITING_ROWS = 1 << 11
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -60,7 +63,12 @@ class Cells:
 
     def visits(self, queries: NDArray[Any], count: int) -> NDArray[np.uint32]:
         """The `count` cells nearest to each query, the nearest first."""
-        return self.quantizer.nearest(np.asarray(queries, np.float32), min(count, self.count))
+        found = np.empty((len(queries), min(count, self.count)), np.uint32)
+        # Candidates take many times the memory of the cells that are found.
+        for start in range(0, len(queries), _VISITING_ROWS):
+            some = slice(start, start + _VISITING_ROWS)
+            found[some] = self.quantizer.nearest(np.asarray(queries[some], np.float32), found.shape[1])
+        return found
 
     def visits_of(self, rows: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
         """The `count` cells that each node visits: its own one first, then those nearest to it."""
