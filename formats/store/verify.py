@@ -195,7 +195,7 @@ def _problem_of_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advan
 
 
 def _remedy(error: StoreError, remedy: str) -> str:
-    """How to replace what is damaged. A file that the system refuses to read may be intact."""
+    """The remedy for a problem. A file that the system refuses to read may be intact."""
     return _AGAIN if isinstance(error, DiskError) else remedy
 
 

@@ -25,7 +25,7 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.knn.cells import partition
-from mmdiff.knn.choice import possible_searches
+from mmdiff.knn.choice import COMPARED, VISITED, possible_searches
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.refine import refine
 from mmdiff.runtime.find_or_make import notes_on_disk
@@ -37,11 +37,8 @@ _SAMPLE = 1 << 13
 # Edges of W for each entry of W0: one, and one back unless the edge is reciprocal, as a quarter is on real descriptors.
 _EDGES_PER_ENTRY = 1.8
 
-# Cost of a pair in a visited cell relative to one of exact search, and centroids compared for each visited cell.
-_VISITED, _OF_CENTROIDS = 2.0, 16
-
-# Share of a row's neighbours' neighbours that are distinct, and of those that are also in no visited cell.
-_DISTINCT, _NEW = 0.35, 0.15
+# Share of a row's neighbours' neighbours that are distinct.
+_DISTINCT = 0.35
 
 # Entries that each core symmetrises per second.
 _SYMMETRISED = 12e6
@@ -115,9 +112,10 @@ def _seconds(sizes: Sizes, speeds: tuple[float, float], flat: bool, tests: int) 
     symmetrised = sizes.k * (nodes + sizes.points) / (_SYMMETRISED * cores())
     if flat:
         return nodes * nodes * sizes.width / product + outside + symmetrised
-    compared = USUAL_VISITS * partition.CELL_ROWS * _VISITED + _OF_CENTROIDS * USUAL_VISITS + 4 * partition.first_level(nodes)
+    of_visit = partition.CELL_ROWS * VISITED + partition.CENTROIDS_COMPARED
+    compared = USUAL_VISITS * of_visit + 4 * partition.first_level(nodes)
     in_cells = nodes * compared * sizes.width / product
-    refined = nodes * _NEW * sizes.k * sizes.k * visit
+    refined = nodes * COMPARED * sizes.k * sizes.k * visit
     measured = 1024 * nodes * sizes.width / product
     return in_cells + refined + measured + min(outside, in_cells) + symmetrised
 

@@ -22,10 +22,10 @@ from mmdiff.knn.search.topk import Lists, settle_candidates
 from mmdiff.runtime.threads import in_threads
 
 # A pair in a visited cell is gathered and compared in a small product; a neighbour's neighbour is one scattered row.
-_VISITED, _GATHERED = 2.0, 25.0
+VISITED, _GATHERED = 2.0, 25.0
 
 # Neighbours' neighbours that a pass compares, for each of k * k: they are distinct and in no visited cell.
-_COMPARED = 0.15
+COMPARED = 0.15
 
 # Numbers of visited cells that are tried, in ascending order.
 _VISITS = (8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256)
@@ -84,7 +84,7 @@ def choose(cells: Cells, k: int, target: float, seed: int, *, always_cells: bool
 
 def possible_searches(rows: int) -> tuple[str, ...]:
     """The searches that `choose` may choose among so many rows, before any recall is known."""
-    cheapest, dearest = (_VISITED * partition.CELL_ROWS * visits for visits in (_VISITS[0], _VISITS[-1]))
+    cheapest, dearest = (VISITED * partition.CELL_ROWS * visits for visits in (_VISITS[0], _VISITS[-1]))
     if rows <= cheapest:
         return ("flat",)
     return ("cells", "flat") if rows <= _WORTH * dearest else ("cells",)
@@ -108,13 +108,13 @@ class Trial:
     def __init__(self, cells: Cells, sample: Sample, k: int) -> None:
         self.cells, self.sample, self.k = cells, sample, k
         self.sizes = np.diff(cells.offsets)
-        self.pairs_of_pass = _GATHERED * _COMPARED * k**2
+        self.pairs_of_pass = _GATHERED * COMPARED * k**2
 
     def visiting(self, visits: int) -> Choice:
         """The recall and cost of visiting so many cells."""
         cells = self.cells.visits_of(self.sample.rows, visits)
-        found = self._search(self.sample.rows, visits)
-        pairs = _VISITED * float(np.append(self.sizes, 0)[np.minimum(cells, len(self.sizes))].sum(axis=1).mean())
+        found = self.cells.search(self.cells.vectors[self.sample.rows], cells, self.k)
+        pairs = VISITED * float(np.append(self.sizes, 0)[np.minimum(cells, len(self.sizes))].sum(axis=1).mean())
         return Choice(visits, 0, self.sample.recall(found[1]).value, pairs)
 
     def with_pass(self, before: Choice) -> Choice:
