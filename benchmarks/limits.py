@@ -116,10 +116,10 @@ def _product_seconds(graph: CsrGraph, source: NDArray[np.uint16]) -> float:
     def work(block: Block) -> int:
         if len(getattr(own, "out", ())) < len(block.rows):
             own.out = np.empty((len(block.rows), source.shape[1]), np.uint16)
-        return multiply(block.graph, source, block.rows, own.out, np.arange(len(block.rows)), seed_update)
+        return multiply(block, source, own.out, np.arange(len(block.rows)), seed_update)
 
     with stream_of(graph, 0, available_bytes()) as stream:
-        return _best(lambda: sum(stream.each(work)))
+        return _best(lambda: sum(stream.each(work, kernel_checks=True)))
 
 
 def _no_seeds(source: NDArray[np.uint16]) -> SeedUpdate:
@@ -135,7 +135,7 @@ def _seconds(graphs: list[CsrGraph], source: NDArray[np.uint16]) -> float:
         if not hasattr(own, "out"):
             own.out = np.empty((most, source.shape[1]), np.uint16)
         rows = np.arange(len(graph.indptr) - 1)
-        multiply(graph, source, rows, own.out, rows, seed_update)
+        multiply(Block(rows, 0, graph, graph), source, own.out, rows, seed_update)
 
     clock = time.perf_counter()
     for _ in in_threads(run, graphs, cores()):

@@ -76,11 +76,19 @@ def multiply_rows(
     places: NDArray[np.int64],
     update: SeedUpdateArrays,
 ) -> int:
-    """Writes row rows[i] of the product to out[places[i]]; returns the number of nonzero entries. `source` is flat."""
+    """Writes row rows[i] of the product to out[places[i]]; returns the number of nonzero entries. `source` is flat.
+
+    Returns -1 where a row has entries that do not exist or columns without a row of `source`: it is not followed.
+    """
     most = max(1, _SUMS // width)
     longest = 0
     for i in rows:
-        longest = max(longest, graph.indptr[i + 1] - graph.indptr[i])
+        if i < 0 or i >= len(graph.scale):
+            return -1
+        first, stop = graph.indptr[i], graph.indptr[i + 1]
+        if first < 0 or first > stop or stop > len(graph.indices):
+            return -1
+        longest = max(longest, stop - first)
     edges = max(_EDGES, longest) + AHEAD
     unpacked = UnpackedRows(
         np.empty(edges, np.uint32), np.empty(edges, np.float32), np.zeros(most + 2, np.int64), np.zeros(most + 1, np.float32)
@@ -88,7 +96,10 @@ def multiply_rows(
     sums = np.empty((most + 1) * width, np.float32)
     nonzero, r = 0, 0
     while r < len(rows):
-        chosen = rows[r : r + _unpack(graph, rows[r : r + most], update.alpha, unpacked)]
+        count = _unpack(graph, rows[r : r + most], len(source) // width, update.alpha, unpacked)
+        if count < 0:
+            return -1
+        chosen = rows[r : r + count]
         _sum(unpacked, len(chosen), source, width, sums)
         if update.share > 0:
             _update_seeds(chosen, update, width, sums)
@@ -98,8 +109,8 @@ def multiply_rows(
 
 
 @exact_kernel
-def _unpack(graph: GraphArrays, rows: NDArray[np.int64], alpha: np.float32, unpacked: UnpackedRows) -> int:
-    """Unpacks as many of these rows as have room, at least one; returns their number."""
+def _unpack(graph: GraphArrays, rows: NDArray[np.int64], nodes: int, alpha: np.float32, unpacked: UnpackedRows) -> int:
+    """Unpacks as many of these rows as have room, at least one; returns their number, or -1 where a column is no node."""
     count, edges = 0, 0
     for i in rows:
         degree = graph.indptr[i + 1] - graph.indptr[i]
@@ -110,29 +121,37 @@ def _unpack(graph: GraphArrays, rows: NDArray[np.int64], alpha: np.float32, unpa
         count += 1
         unpacked.starts[count] = edges
     unpacked.starts[count + 1] = edges
+    good = True
     if rows[count - 1] - rows[0] == count - 1:
         first = graph.indptr[rows[0]]
-        _unpack_edges(graph.indices, graph.weights, first, first + edges, unpacked, 0)
+        good = _unpack_edges(graph.indices, graph.weights, first, first + edges, nodes, unpacked, 0)
     else:
         for r in range(count):
             first, stop = graph.indptr[rows[r]], graph.indptr[rows[r] + 1]
-            _unpack_edges(graph.indices, graph.weights, first, stop, unpacked, unpacked.starts[r])
+            good &= _unpack_edges(graph.indices, graph.weights, first, stop, nodes, unpacked, unpacked.starts[r])
     # The edges that follow are only prefetched.
     last = graph.indptr[rows[count - 1] + 1]
     ahead = graph.indices[last : last + AHEAD]
     for e in range(AHEAD):
         unpacked.nodes[edges + e] = ahead[e] & COLUMN if e < len(ahead) else np.uint32(0)
-    return count
+    return count if good else -1
 
 
 @exact_kernel
 def _unpack_edges(
-    indices: NDArray[np.uint32], weights: NDArray[Any] | None, edge: int, end: int, unpacked: UnpackedRows, at: int
-) -> None:
-    """Unpacks edges edge..end-1, from place `at` on. An argument of None costs nothing."""
-    own, nodes, factors = indices[edge:end], unpacked.nodes[at:], unpacked.weights[at:]
+    indices: NDArray[np.uint32], weights: NDArray[Any] | None, edge: int, end: int, nodes: int, unpacked: UnpackedRows, at: int
+) -> bool:
+    """Unpacks edges edge..end-1, from place `at` on; returns whether all of their columns are less than `nodes`.
+
+    The columns are compared here, while they are in registers: in a pass of its own this would cost as much as reading W.
+    An argument of None costs nothing.
+    """
+    own, columns, factors = indices[edge:end], unpacked.nodes[at:], unpacked.weights[at:]
+    bad, count = np.uint32(0), np.uint32(nodes)
     for e in range(len(own)):
-        nodes[e] = own[e] & COLUMN
+        column = own[e] & COLUMN
+        columns[e] = column
+        bad |= np.uint32(column >= count)
     if weights is None:
         for e in range(len(own)):
             factors[e] = np.float32(2) if own[e] > COLUMN else np.float32(1)
@@ -140,6 +159,7 @@ def _unpack_edges(
         stored = weights[edge:end]
         for e in range(len(stored)):
             factors[e] = half_to_float(stored[e])
+    return bool(bad == 0)
 
 
 @exact_kernel

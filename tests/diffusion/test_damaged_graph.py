@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.engine.needed_rows import reached
-from mmdiff.diffusion.engine.product import matmul
+from mmdiff.diffusion.engine.product import matmul, no_update
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.stage import Request, diffuse
 from mmdiff.formats.errors import Corrupt, Damaged, MmdiffError
@@ -29,6 +29,7 @@ from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import CsrGraph, bad_row
 from mmdiff.graph.weights import Weighting
 from mmdiff.kernels.constants import COLUMN
+from mmdiff.kernels.spmm import GraphArrays, multiply_rows
 from tests.diffusion.test_diffuse_shortcuts import large
 from tests.diffusion.test_diffuse_store import make
 from tests.support.graphs import make_graph, some_graph, some_lists
@@ -299,6 +300,15 @@ def test_bad_rows_are_those_that_the_naive_check_finds(nodes: int, k: int, seed:
     if expected is None:
         expected = next((row for row in rows if not good(row)), -1)
     assert bad_row(indptr, indices, rows, len(indices), nodes) == expected
+
+    # The product compares columns as it reads them; its rows are sorted.
+    chosen = np.unique(rows)
+    forged = GraphArrays(indptr, indices, None, graph.scale)
+    source = np.ones(nodes * 3, np.float32)
+    out = np.zeros((nodes, 3), np.float32)
+    nonzero = multiply_rows(forged, source, 3, chosen, out, chosen, no_update(3).arrays())
+    followed = all(offsets_fit(row) and good(row) for row in chosen)
+    assert (nonzero == np.count_nonzero(out)) if followed else (nonzero == -1)
 
 
 def test_rows_that_only_look_consecutive_are_all_checked() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mmdiff.diffusion.io.graph_stream import Block, Stream, arrays_of
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.formats.errors import CountMismatch
+from mmdiff.formats.errors import CountMismatch, Damaged
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.spmm import SeedUpdateArrays, multiply_rows
 
@@ -56,7 +56,11 @@ def product(
     stream: Stream, source: NDArray[Any], out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any] | None = None
 ) -> int:
     """Writes rows of W S to the same rows of `out`; returns the number of nonzero entries."""
-    return sum(stream.each(lambda block: multiply(block.graph, source, block.rows, out, block.rows, seed_update), rows))
+
+    def work(block: Block) -> int:
+        return multiply(block, source, out, block.rows, seed_update)
+
+    return sum(stream.each(work, rows, kernel_checks=True))
 
 
 def product_of_rows(
@@ -65,19 +69,19 @@ def product_of_rows(
     """Writes some rows of W S to `out`, which has no others; returns the number of nonzero entries."""
 
     def work(block: Block) -> int:
-        return multiply(block.graph, source, block.rows, out, block.places, seed_update)
+        return multiply(block, source, out, block.places, seed_update)
 
-    return sum(stream.each(work, rows))
+    return sum(stream.each(work, rows, kernel_checks=True))
 
 
-def multiply(
-    graph: CsrGraph,
-    source: NDArray[Any],
-    rows: NDArray[np.int64],
-    out: NDArray[Any],
-    places: NDArray[np.int64],
-    seed_update: SeedUpdate,
-) -> int:
-    """Writes row rows[i] of W S to out[places[i]]; returns the number of nonzero entries."""
+def multiply(block: Block, source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64], seed_update: SeedUpdate) -> int:
+    """Writes the rows of a block of W S to these places of `out`; returns the number of nonzero entries.
+
+    Raises Damaged where the kernel finds a row that it must not follow.
+    """
     flat, width = source.reshape(-1), source.shape[1]
-    return multiply_rows(arrays_of(graph), flat, width, rows, out, places, seed_update.arrays())
+    nonzero = multiply_rows(arrays_of(block.graph), flat, width, block.rows, out, places, seed_update.arrays())
+    if nonzero < 0:
+        block.refuse_bad_rows()
+        raise Damaged("the graph: its entries changed while they were read. Repeat the command.")
+    return nonzero

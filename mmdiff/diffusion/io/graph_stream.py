@@ -4,7 +4,7 @@ A graph that fits in memory is read through its map and stays in the page cache.
 before the next iteration reads it again, so it is read past the cache (`formats/storage/windows.py`).
 
 No kernel sees what has not been checked: a chunk is compared with its checksum when a block first touches it, and the offsets
-and columns of every block are checked to lie within the graph, in every pass.
+and columns of every block are checked to lie within the graph, in every pass, here or by the kernel itself.
 """
 
 from __future__ import annotations
@@ -66,11 +66,16 @@ class Block:
     rows: Rows
     first: int
     graph: CsrGraph
+    whole: CsrGraph
 
     @property
     def places(self) -> Rows:
         """The places of the rows among all requested rows."""
         return np.arange(self.first, self.first + len(self.rows))
+
+    def refuse_bad_rows(self) -> None:
+        """Raises Damaged unless kernels can follow these rows."""
+        self.whole.refuse_bad_rows(self.rows, self.graph.indices)
 
 
 def arrays_of(graph: CsrGraph) -> GraphArrays:
@@ -121,11 +126,15 @@ class Stream:
         self._stack.__exit__(kind, error, trace)
 
     def each(
-        self, work: Callable[[Block], Result], rows: NDArray[Any] | None = None, multiple: int | None = None
+        self,
+        work: Callable[[Block], Result],
+        rows: NDArray[Any] | None = None,
+        multiple: int | None = None,
+        kernel_checks: bool = False,
     ) -> Iterator[Result]:
         """The results of all blocks of the given rows (sorted; all rows by default), in order.
 
-        No block crosses a row whose number is a multiple of `multiple`.
+        No block crosses a row whose number is a multiple of `multiple`. With `kernel_checks`, the work refuses bad rows itself.
         """
         past_cache = self.reads_all(rows)
         borders = self._borders(rows, multiple, past_cache)
@@ -138,8 +147,10 @@ class Stream:
             window = None if coming is None else coming.result()
             graph = self.graph if window is None else window.graph
             self._touch(rows, first, stop)
-            self.graph.refuse_bad_rows(chosen, graph.indices)
-            result = work(Block(chosen, first, graph))
+            block = Block(chosen, first, graph, self.graph)
+            if not kernel_checks:
+                block.refuse_bad_rows()
+            result = work(block)
             if window is not None:
                 self._buffers.append(window.buffers)
             elif self._mapped and self.let_go:

@@ -71,7 +71,7 @@ def product_to_spill(
     def work(block: Block) -> tuple[int, int]:
         chunk = int(block.rows[0]) // spec.rows_per_chunk
         places = block.rows - spec.rows(chunk)[0]
-        return chunk, multiply(block.graph, source, block.rows, buffer(chunk), places, seed_update)
+        return chunk, multiply(block, source, buffer(chunk), places, seed_update)
 
     with ThreadPoolExecutor(1) as writer:
         finished = 0
@@ -86,7 +86,7 @@ def product_to_spill(
             finished = max(finished, until)
 
         # Blocks come in order: the first block of a chunk completes all chunks before it.
-        for chunk, count in stream.each(work, rows, spec.rows_per_chunk):
+        for chunk, count in stream.each(work, rows, spec.rows_per_chunk, kernel_checks=True):
             finish(chunk)
             nonzero += count
         finish(spec.chunks)
