@@ -47,7 +47,9 @@ def command(
             "Or a Faiss factory string such as `IVF4096,Flat`."
         ),
     ] = "auto",
-    device: Annotated[Device, typer.Option(help="Device on which a Faiss index is searched.")] = Device.auto,
+    device: Annotated[
+        Device, typer.Option(help="Device that compares descriptors. `auto`: the GPUs that Faiss sees, else the processor.")
+    ] = Device.auto,
     edge_weights: EdgeWeights = Weights.constant,
     sigma: Sigma = None,
     lambda_: Lambda = None,

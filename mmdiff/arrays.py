@@ -179,7 +179,7 @@ def knn_graph(
         k: neighbours of each row, itself included.
         recall: share of the true neighbours to find, measured on a sample.
         index: "auto" (exact for small sets), "flat" (exact), or a Faiss factory string such as "IVF4096,Flat".
-        device: "auto", "cpu" or "gpu"; where a Faiss index is searched.
+        device: "auto", "cpu" or "gpu"; where descriptors are compared. "auto" takes the GPUs that Faiss sees.
         edge_weights: "constant", "gaussian" (needs sigma) or "meaningful" (needs lambda_).
         sigma: bandwidth of the Gaussian edge weights.
         lambda_: parameter of the meaningful-neighbour weights.

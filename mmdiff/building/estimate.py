@@ -26,6 +26,7 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.knn.cells import partition
 from mmdiff.knn.choice import COMPARED, VISITED, possible_searches
+from mmdiff.knn.search.devices import Comparing, device_for
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.refine import refine
 from mmdiff.runtime.find_or_make import notes_on_disk
@@ -39,6 +40,8 @@ _EDGES_PER_ENTRY = 1.8
 
 # Share of a row's neighbours' neighbours that are distinct.
 _DISTINCT = 0.35
+
+_ON_GPUS = "Rows are compared on GPUs; the time is that of the processor, so the search will be faster."
 
 # Entries that each core symmetrises per second.
 _SYMMETRISED = 12e6
@@ -76,9 +79,18 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
     vectors = next(iter(roles.values()))["vectors"]
     points = rows.get("seeds", 0) + (rows.get("test", 0) if request.transductive else 0)
-    sizes = Sizes(rows.get("background", 0), vectors.shape[1], vectors.dtype.name, request.k, points, request.transductive)
+    device = device_for(request.device)
+    sizes = Sizes(
+        nodes=rows.get("background", 0),
+        width=vectors.shape[1],
+        dtype=vectors.dtype.name,
+        k=request.k,
+        points=points,
+        transductive=request.transductive,
+        on_gpus=device.on_gpus,
+    )
     nodes = sizes.nodes + points
-    searches = _searches(request, sizes)
+    searches = _searches(request, sizes, device)
     stages = [for_cells(sizes), for_background(sizes), for_points(sizes), for_graph(sizes)]
     memory = max(stage.fixed + stage.threads(request.memory) * stage.thread for stage in stages)
     lists = 8 * request.k * nodes
@@ -94,13 +106,13 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
         disk=disk,
         disk_free=seam.free_bytes(path),
         seconds=round(seconds, 3),
-        notes=notes_on_disk(path, "a build from scratch", disk),
+        notes=[*notes_on_disk(path, "a build from scratch", disk), *([_ON_GPUS] if device.on_gpus else [])],
     )
 
 
-def _searches(request: Request, sizes: Sizes) -> tuple[str, ...]:
+def _searches(request: Request, sizes: Sizes, device: Comparing) -> tuple[str, ...]:
     """The searches of the background that the run may choose."""
-    if request.index == "flat" or sizes.nodes * sizes.nodes * sizes.width <= FLAT:
+    if request.index == "flat" or sizes.nodes * sizes.nodes * sizes.width <= FLAT * device.times_faster:
         return ("flat",)
     return possible_searches(sizes.nodes)
 

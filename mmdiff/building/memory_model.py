@@ -19,6 +19,7 @@ from mmdiff.graph.symmetrise import BLOCK_EDGES
 from mmdiff.knn import background
 from mmdiff.knn.cells import order, partition
 from mmdiff.knn.choice import MOST_VISITS
+from mmdiff.knn.search.devices import MOST_ROWS, PIECE_ROWS
 from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE
 from mmdiff.knn.search.refine import table_size
 from mmdiff.knn.search.topk import ROOM, SPARE
@@ -69,7 +70,7 @@ class Sizes:
     """The sizes that memory follows from.
 
     `nodes` counts the background; `points` the other nodes: seeds and, when transductive, test points. `index_bytes` is the
-    memory of a Faiss index.
+    memory of a Faiss index. `on_gpus` is where rows are compared.
     """
 
     nodes: int
@@ -79,6 +80,12 @@ class Sizes:
     points: int = 0
     transductive: bool = False
     index_bytes: int = 0
+    on_gpus: bool = False
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Rows that each thread gathers for a GPU, with the block of queries that is compared with them."""
+        return (MOST_ROWS + 2 * PIECE_ROWS) * _FLOAT * self.width if self.on_gpus else 0
 
     @property
     def row_bytes(self) -> int:
@@ -98,7 +105,10 @@ def for_cells(sizes: Sizes) -> Stage:
     # The cell of each row, its piece and its place: at most three numbers a row.
     sorting = 3 * _INDEX * nodes
     rewriting = ArraySpec.fit((nodes, width), sizes.dtype).chunk_bytes
-    return Stage(PROCESS_BYTES + 2 * _centroids(sizes) + int(max(training, sorting)), int(max(assigning, rewriting)))
+    return Stage(
+        PROCESS_BYTES + 2 * _centroids(sizes) + int(max(training, sorting)),
+        int(max(assigning + sizes.gathered_bytes, rewriting)),
+    )
 
 
 def for_background(sizes: Sizes) -> Stage:
@@ -178,11 +188,11 @@ def refuse_little_memory(memory: int, stages: Iterable[tuple[str, Stage]], sizes
 def _of_lists(rows: int, sizes: Sizes) -> int:
     """A chunk of lists, and a piece of it: vectors, candidates, visited cells, and the lists it is merged with."""
     chunk = background.rows_per_chunk(rows, sizes.k)
-    piece = min(background.PIECE_ROWS, chunk)
+    piece = min(PIECE_ROWS, chunk)
     # Candidates of neighbours; visited cells by row and by cell, with their candidates in parts of a piece.
     candidates = ROOM * (sizes.k + SPARE) * _ENTRY + MOST_VISITS * (_INDEX + _LONG + ROOM * _ENTRY // 4)
     of_row = 2 * _FLOAT * sizes.width + 4 * sizes.k * _ENTRY + candidates + 4 * _LONG
-    return chunk * sizes.k * _ENTRY + piece * of_row + _tiles(sizes.width) + 3 * _LONG * _cells(sizes)
+    return chunk * sizes.k * _ENTRY + piece * of_row + _tiles(sizes.width) + 3 * _LONG * _cells(sizes) + sizes.gathered_bytes
 
 
 def _tiles(width: int) -> int:

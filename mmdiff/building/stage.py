@@ -47,7 +47,8 @@ from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.completion import Background, Nodes, write_test, write_W0
 from mmdiff.knn.faiss_index.factory import index_bytes
 from mmdiff.knn.faiss_index.gpu import require_gpu
-from mmdiff.knn.targets import missed_targets
+from mmdiff.knn.search.devices import Comparing, device_for
+from mmdiff.knn.targets import left_to_cpu, missed_targets
 from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import input_of, make
 from mmdiff.runtime.parameters import flag, number, random_seed, text, whole
@@ -95,7 +96,7 @@ class Outcome:
                 "seconds": round(self.seconds.get(name, 0.0), 3),
                 "bytes": artifact.manifest.bytes_on_disk,
                 "facts": artifact.manifest.facts,
-                "warnings": missed_targets(artifact),
+                "warnings": [*missed_targets(artifact), *left_to_cpu(artifact)],
             }
             for name, artifact in self.artifacts.items()
         }
@@ -128,7 +129,8 @@ class _Stages:
         self.publication, self.request, self.roles = publication, request, roles
         self.progress, self.executor = progress, executor
         self.outcome = Outcome()
-        self.sizes = _sizes(request, roles)
+        self.device = device_for(request.device)
+        self.sizes = _sizes(request, roles, self.device)
         self.memory = _memory(self.sizes, executor.workers)
         self.disk = _stage_disk(request, self.sizes, roles)
 
@@ -138,12 +140,12 @@ class _Stages:
         recipe = cell_order.recipe(descriptors, request.seed)
 
         def make_cells(draft: Draft, threads: int) -> Json:
-            return cell_order.make(draft, descriptors.array("vectors"), threads, self.progress)
+            return cell_order.make(draft, descriptors.array("vectors"), threads, self.progress, self.device)
 
         artifact = self._make(cell_order.NAME, recipe, make_cells)
         artifact.require_shape("vectors", descriptors.spec("vectors").shape)
-        cells = Cells.of(artifact)
-        index, always = _index(request, descriptors), request.index == "cells"
+        cells = Cells.of(artifact, self.device)
+        index, always = _index(request, descriptors, self.device), request.index == "cells"
         recipe = bb.recipe(artifact, request.k, request.recall, index, request.device, request.seed, always_cells=always)
 
         def make_lists(draft: Draft, threads: int) -> Json:
@@ -156,7 +158,7 @@ class _Stages:
 
     def _searchers(self, threads: int) -> bb.Searchers:
         """The threads or workers that search the background; several workers share the memory."""
-        return bb.Searchers(threads, self.executor, self.memory[bb.NAME].most_threads(self.request.memory))
+        return bb.Searchers(threads, self.executor, self.memory[bb.NAME].most_threads(self.request.memory), self.device)
 
     def nodes(self, background: Background | None) -> Nodes:
         """All nodes: the background, then the points that join it."""
@@ -236,11 +238,11 @@ class _Stages:
         return list(self.memory)[list(self.memory).index(name) :]
 
 
-def _index(request: Request, background: Artifact) -> str:
+def _index(request: Request, background: Artifact, device: Comparing) -> str:
     """The method that searches the background: flat, cells, or a Faiss factory string."""
     rows, width = background.spec("vectors").shape
     if request.index == "auto":
-        return "flat" if rows * rows * width <= FLAT else "cells"
+        return "flat" if rows * rows * width <= FLAT * device.times_faster else "cells"
     return request.index
 
 
@@ -250,11 +252,11 @@ def _stage_disk(request: Request, sizes: Sizes, roles: dict[str, Artifact]) -> d
     return least_disk(sizes, tests, request.edge_weights != "constant")
 
 
-def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:
+def _sizes(request: Request, roles: dict[str, Artifact], device: Comparing) -> Sizes:
     rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
     spec = next(iter(roles.values())).spec("vectors")
     nodes, seeds, tests = (rows.get(role, 0) for role in ROLES)
-    index = _index(request, roles["background"]) if nodes else "flat"
+    index = _index(request, roles["background"], device) if nodes else "flat"
     chosen = 0 if index in ("flat", "cells") else index_bytes(nodes, spec.shape[1], index)
     points = seeds + (tests if request.transductive else 0)
     return Sizes(
@@ -265,6 +267,7 @@ def _sizes(request: Request, roles: dict[str, Artifact]) -> Sizes:
         points=points,
         transductive=request.transductive,
         index_bytes=chosen,
+        on_gpus=device.on_gpus,
     )
 
 

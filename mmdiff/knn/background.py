@@ -19,6 +19,7 @@ from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, adopt
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.choice import choose
 from mmdiff.knn.faiss_index.factory import Device, FactoryIndex
+from mmdiff.knn.search.devices import CORES, PIECE_ROWS, Comparing
 from mmdiff.knn.search.flat import draw
 from mmdiff.knn.search.topk import Lists
 from mmdiff.knn.search.work import (
@@ -41,9 +42,6 @@ NAME = "knn/BB"
 SCHEMA = 1
 
 BLOCK_ROWS = 1 << 16
-# A chunk is searched in pieces, because candidates take more memory than lists. The size of pieces does not depend on memory:
-# the rows of a product decide how scores are rounded.
-PIECE_ROWS = 1 << 13
 _FEWEST_BLOCKS = 16
 _HELD_OUT = 1024
 # The most passes over neighbours' neighbours; one that gains less recall than this is the last.
@@ -59,11 +57,19 @@ def rows_per_chunk(rows: int, k: int) -> int:
 
 @dataclass(frozen=True)
 class Searchers:
-    """The threads of this process, or the workers of an executor with `threads_of_each` threads, that search."""
+    """The threads of this process, or the workers of an executor with `threads_of_each` threads, that search.
+
+    GPUs are searched by this process alone.
+    """
 
     threads: int
     executor: Executor = field(default_factory=LocalExecutor)
     threads_of_each: int = 1
+    device: Comparing = CORES
+
+    def __post_init__(self) -> None:
+        if self.device.on_gpus:
+            object.__setattr__(self, "executor", LocalExecutor())
 
 
 @dataclass(frozen=True)
@@ -130,23 +136,24 @@ def recipe(cells: Artifact, k: int, recall: float, index: str, device: str, seed
 
 def make(draft: Draft, artifact: Artifact, searchers: Searchers, progress: Progress) -> Json:
     """Writes the lists of all background rows, given `models/cells`; returns the facts, including the measured recall."""
-    parameters, cells = draft.recipe.parameters, Cells.of(artifact)
+    parameters, cells = draft.recipe.parameters, Cells.of(artifact, searchers.device)
     facts: Json = {"nodes": len(cells.vectors), "rows": len(cells.vectors)}
-    if parameters["index"] == "flat":
-        return facts | _exactly(draft, artifact, searchers, progress)
-    search = _by_cells if parameters["index"] == "cells" else _by_factory
-    return facts | search(draft, artifact, cells, searchers, progress)
+    if parameters["index"] not in ("flat", "cells"):
+        return facts | _by_factory(draft, artifact, cells, searchers, progress)
+    search = _exactly if parameters["index"] == "flat" else _by_cells
+    found = search(draft, artifact, cells, searchers, progress)
+    return facts | found | ({"search": searchers.device.facts()} if searchers.device.on_gpus else {})
 
 
-def _exactly(draft: Draft, artifact: Artifact, searchers: Searchers, progress: Progress) -> Json:
+def _exactly(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searchers, progress: Progress) -> Json:
     k = draft.recipe.parameters["k"]
-    writer = ListWriter.declare(draft.array, artifact.spec("vectors").shape[0], k)
+    writer = ListWriter.declare(draft.array, len(cells.vectors), k)
     _fill(writer, Exactly(artifact, k), "searching, exactly", progress, searchers)
     return {"recall": 1.0, "exact": True, "reached": True}
 
 
 def _fill(writer: ListWriter, search: Search, what: str, progress: Progress, searchers: Searchers) -> None:
-    writer.fill(search.open(), what, progress, searchers, lambda: search)
+    writer.fill(search.open(searchers.device), what, progress, searchers, lambda: search)
 
 
 def _by_cells(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searchers, progress: Progress) -> Json:
@@ -157,10 +164,10 @@ def _by_cells(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searche
         choice = choose(cells, k, target, seed + 1, always_cells="always_cells" in parameters)
         advance(1)
     if choice.exact:
-        return {**_exactly(draft, artifact, searchers, progress), "tuning": choice.to_json()}
+        return {**_exactly(draft, artifact, cells, searchers, progress), "tuning": choice.to_json()}
     writer = ListWriter.declare(draft.scratch, rows, k, "pass0_")
     _fill(writer, VisitedCells(artifact, choice.visits, k), "searching in cells", progress, searchers)
-    sample = draw(cells.vectors, k, _HELD_OUT, seed + 2)
+    sample = draw(cells.vectors, k, _HELD_OUT, seed + 2, searchers.device.nearest)
     recalls = [sample.recall(writer.mapped()[1][sample.rows])]
     while len(recalls) <= MOST_PASSES and (len(recalls) <= choice.passes or recalls[-1].value < target):
         number, before = len(recalls), writer

@@ -17,6 +17,7 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.order import Cells
+from mmdiff.knn.search.devices import CORES, PIECE_ROWS, rows_of_cells
 from mmdiff.knn.search.flat import Sample, draw
 from mmdiff.knn.search.topk import Lists, settle_candidates
 from mmdiff.runtime.threads import in_threads
@@ -41,7 +42,9 @@ _HIGHER = 0.1
 _WORTH = 4.0
 
 _QUERIES = 256
-_PIECE_ROWS = 1024
+# Blocks of rows on which the cost of visits on GPUs is counted.
+_BLOCKS = 4
+_TRIED_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def choose(cells: Cells, k: int, target: float, seed: int, *, always_cells: bool
     Where no search by cells does, exact search, unless it costs many times as much or `always_cells` forbids it.
     """
     rows = len(cells.vectors)
-    trial = Trial(cells, draw(cells.vectors, k, _QUERIES, seed), k)
+    trial = Trial(cells, draw(cells.vectors, k, _QUERIES, seed, cells.device.nearest), k)
     aim, exact = target + _HIGHER * (1 - target), Choice(0, 0, 1.0, float(rows), exact=True)
     best: Choice | None = None
     furthest = exact
@@ -108,14 +111,26 @@ class Trial:
     def __init__(self, cells: Cells, sample: Sample, k: int) -> None:
         self.cells, self.sample, self.k = cells, sample, k
         self.sizes = np.diff(cells.offsets)
-        self.pairs_of_pass = _GATHERED * COMPARED * k**2
+        # A GPU compares many rows in the time that the cores take to refine one: there, more cells are visited instead.
+        self.pairs_of_pass = np.inf if cells.device.on_gpus else _GATHERED * COMPARED * k**2
 
     def visiting(self, visits: int) -> Choice:
-        """The recall and cost of visiting so many cells."""
+        """The recall and cost of visiting so many cells. On GPUs, blocks of rows reach this recall or more."""
         cells = self.cells.visits_of(self.sample.rows, visits)
-        found = self.cells.search(self.cells.vectors[self.sample.rows], cells, self.k)
-        pairs = VISITED * float(np.append(self.sizes, 0)[np.minimum(cells, len(self.sizes))].sum(axis=1).mean())
+        found = CORES.visited(self.cells.vectors[self.sample.rows], self.cells.vectors, cells, self.cells.offsets, self.k)
+        if self.cells.device.on_gpus:
+            pairs = self._pairs_of_blocks(visits)
+        else:
+            pairs = VISITED * float(np.append(self.sizes, 0)[np.minimum(cells, len(self.sizes))].sum(axis=1).mean())
         return Choice(visits, 0, self.sample.recall(found[1]).value, pairs)
+
+    def _pairs_of_blocks(self, visits: int) -> float:
+        """The rows that each row of a block is compared with: all that the rows of the block visit, in a dense product."""
+        rows = len(self.cells.vectors)
+        starts = np.linspace(0, max(0, rows - PIECE_ROWS), _BLOCKS).astype(np.int64)
+        blocks = (np.arange(start, min(start + PIECE_ROWS, rows)) for start in np.unique(starts))
+        compared = [len(rows_of_cells(self.cells.visits_of(block, visits), self.cells.offsets)) for block in blocks]
+        return float(np.mean(compared))
 
     def with_pass(self, before: Choice) -> Choice:
         """The recall and cost of the same with a pass over neighbours' neighbours."""
@@ -134,5 +149,5 @@ class Trial:
         def search(piece: NDArray[np.int64]) -> Lists:
             return self.cells.search(self.cells.vectors[piece], self.cells.visits_of(piece, visits), self.k)
 
-        found = list(in_threads(search, np.array_split(rows, max(1, len(rows) // _PIECE_ROWS))))
+        found = list(in_threads(search, np.array_split(rows, max(1, len(rows) // _TRIED_ROWS))))
         return np.concatenate([lists[0] for lists in found]), np.concatenate([lists[1] for lists in found])

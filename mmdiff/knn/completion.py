@@ -19,7 +19,7 @@ from mmdiff.formats.store.publish import Draft
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.background import ListWriter, Searchers
 from mmdiff.knn.cells.order import Cells
-from mmdiff.knn.search.flat import search_flat
+from mmdiff.knn.search.devices import CORES
 from mmdiff.knn.search.outside import Entrance, Probe
 from mmdiff.knn.search.topk import Lists, merge
 from mmdiff.knn.targets import all_reached
@@ -60,7 +60,8 @@ class Nodes:
 
     def nearest(self, queries: NDArray[Any], probe: Probe | None) -> Lists:
         """The k nearest of all nodes to points outside the background: [W_LB W_LL], or the lists of test points."""
-        neighbors, similarities = search_flat(queries, self.points, self.k)
+        device = CORES if self.background is None else self.background.cells.device
+        neighbors, similarities = device.nearest(queries, self.points, self.k)
         neighbors[neighbors != NONE] += np.uint32(self.border)
         return (neighbors, similarities) if probe is None else merge(probe.find(queries), (neighbors, similarities))
 

@@ -1,4 +1,4 @@
-"""Recall targets: whether lists of neighbours reach the recall that was asked for, as facts of manifests and in sentences."""
+"""What a search of neighbours has to tell: whether it reached the recall that was asked for, and what GPUs left to the CPU."""
 
 from __future__ import annotations
 
@@ -46,6 +46,16 @@ def missed_targets(artifact: Artifact) -> list[str]:
         for of, block in _measured(manifest.facts)
         if not reached(block, target)
     ]
+
+
+def left_to_cpu(artifact: Artifact) -> list[str]:
+    """A sentence about blocks of a search on GPUs that ran out of memory there; none for other artifacts."""
+    search = artifact.manifest.facts.get("search", {})
+    count = search.get("gpu", search).get("fallbacks", 0)
+    if not count:
+        return []
+    blocks = "1 block of queries" if count == 1 else f"{count:,} blocks of queries"
+    return [f"{artifact.name}: {blocks} did not fit the free memory of the GPUs and used the CPU instead."]
 
 
 def _measured(facts: Json) -> Iterator[tuple[str, Json]]:

@@ -18,9 +18,9 @@ from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact
 from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.partition import Quantizer
+from mmdiff.knn.search.devices import CORES, Comparing
 from mmdiff.knn.search.refine import Visited, refine
 from mmdiff.knn.search.topk import Lists
-from mmdiff.knn.search.visits import search_visited
 from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.progress import Progress
 from mmdiff.runtime.threads import in_threads
@@ -44,9 +44,10 @@ class Cells:
     cell_of: NDArray[np.uint32]
     offsets: NDArray[np.int64]
     quantizer: Quantizer
+    device: Comparing = CORES
 
     @classmethod
-    def of(cls, artifact: Artifact) -> Cells:
+    def of(cls, artifact: Artifact, device: Comparing = CORES) -> Cells:
         """The cells of an artifact, with all that kernels index with checked."""
         vectors, coarse, centroids = (artifact.array(name) for name in ("vectors", "coarse", "centroids"))
         rows, count = len(vectors), len(centroids)
@@ -55,7 +56,7 @@ class Cells:
             if len(values) != groups + 1 or values[0] != 0 or values[-1] != entries or np.any(values[1:] < values[:-1]):
                 raise Damaged(f"{artifact.name}, array {name}: the cells do not follow each other. {artifact.remedy}")
         order, cell_of = artifact.index_array("order", below=rows), artifact.index_array("cell_of", below=max(1, count))
-        return cls(vectors, order, cell_of, offsets, Quantizer(coarse, centroids, children))
+        return cls(vectors, order, cell_of, offsets, Quantizer(coarse, centroids, children), device)
 
     @property
     def count(self) -> int:
@@ -67,7 +68,7 @@ class Cells:
         # Candidates take many times the memory of the cells that are found.
         for start in range(0, len(queries), _VISITING_ROWS):
             some = slice(start, start + _VISITING_ROWS)
-            found[some] = self.quantizer.nearest(np.asarray(queries[some], np.float32), found.shape[1])
+            found[some] = self.quantizer.nearest(np.asarray(queries[some], np.float32), found.shape[1], self.device)
         return found
 
     def visits_of(self, rows: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
@@ -82,7 +83,7 @@ class Cells:
 
     def search(self, queries: NDArray[Any], visits: NDArray[np.uint32], k: int) -> Lists:
         """The k nearest nodes in the visited cells."""
-        return search_visited(queries, self.vectors, visits, self.offsets, k)
+        return self.device.visited(queries, self.vectors, visits, self.offsets, k)
 
     def refine(self, queries: NDArray[Any], own: Lists, lists: NDArray[np.uint32], visits: NDArray[np.uint32]) -> Lists:
         """Lists after a pass over neighbours' neighbours; `own` were found in the visited cells."""
@@ -94,11 +95,11 @@ def recipe(background: Artifact, seed: int) -> Recipe:
     return Recipe("cells", SCHEMA, {"seed": seed, "cell_rows": partition.CELL_ROWS}, {"background": input_of(background)})
 
 
-def make(draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress) -> Json:
+def make(draft: Draft, vectors: NDArray[Any], threads: int, progress: Progress, device: Comparing = CORES) -> Json:
     """Writes all arrays of the artifact; returns its facts."""
     with progress("assigning rows to cells", len(vectors), "rows") as advance:
-        quantizer = partition.train(vectors, draft.recipe.parameters["seed"])
-        assigned = partition.assign_all(vectors, quantizer, threads, advance)
+        quantizer = partition.train(vectors, draft.recipe.parameters["seed"], device)
+        assigned = partition.assign_all(vectors, quantizer, threads, advance, device)
     order, offsets = partition.by_cell(partition.cut_large(assigned))
     kept = assigned[order[offsets[:-1]]]
     draft.values("order", order)

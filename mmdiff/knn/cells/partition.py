@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from mmdiff.formats.errors import BadResult
 from mmdiff.formats.extras import load
 from mmdiff.kernels.jit import kernel
-from mmdiff.knn.search.visits import nearest_in_groups
+from mmdiff.knn.search.devices import CORES, Comparing
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import in_threads
 
@@ -48,25 +48,25 @@ class Quantizer:
     centroids: NDArray[np.float32]
     children: NDArray[np.int64]
 
-    def nearest(self, rows: NDArray[np.float32], count: int) -> NDArray[np.uint32]:
+    def nearest(self, rows: NDArray[np.float32], count: int, device: Comparing = CORES) -> NDArray[np.uint32]:
         """The `count` cells nearest to each row, the nearest first; NONE where there are fewer.
 
         Only cells below the nearest first-level centroids are considered, so a near cell can be missed.
         """
         below = math.ceil(CENTROIDS_COMPARED * count * len(self.coarse) / max(1, len(self.centroids)))
-        return self._nearest(rows, count, max(_LOOKED_BELOW, below))
+        return self._nearest(rows, count, max(_LOOKED_BELOW, below), device)
 
-    def assign(self, rows: NDArray[np.float32]) -> NDArray[np.uint32]:
+    def assign(self, rows: NDArray[np.float32], device: Comparing = CORES) -> NDArray[np.uint32]:
         """The cell of each row."""
-        return self._nearest(rows, 1, _LOOKED_BELOW)[:, 0]
+        return self._nearest(rows, 1, _LOOKED_BELOW, device)[:, 0]
 
-    def _nearest(self, rows: NDArray[np.float32], count: int, below: int) -> NDArray[np.uint32]:
+    def _nearest(self, rows: NDArray[np.float32], count: int, below: int, device: Comparing) -> NDArray[np.uint32]:
         first = np.zeros((len(rows), 1), np.uint32)
         whole = np.array([0, len(self.coarse)])
         if below < len(self.coarse):
-            groups = nearest_in_groups(rows, self.coarse, first, whole, below)
-            return nearest_in_groups(rows, self.centroids, groups, self.children, count)
-        return nearest_in_groups(rows, self.centroids, first, np.array([0, len(self.centroids)]), count)
+            groups = device.groups(rows, self.coarse, first, whole, below)
+            return device.groups(rows, self.centroids, groups, self.children, count)
+        return device.groups(rows, self.centroids, first, np.array([0, len(self.centroids)]), count)
 
 
 def first_level(rows: int) -> int:
@@ -80,13 +80,16 @@ def sample_rows(rows: int, width: int) -> int:
     return min(rows, max(_SAMPLES_PER_CELL * cells, 256), max(256, _MOST_SAMPLE_BYTES // (4 * width)))
 
 
-def train(vectors: NDArray[Any], seed: int) -> Quantizer:
-    """Trains a quantiser for cells of about CELL_ROWS rows on a sample of the vectors; similar cells are close in its order."""
+def train(vectors: NDArray[Any], seed: int, device: Comparing = CORES) -> Quantizer:
+    """Trains a quantiser for cells of about CELL_ROWS rows on a sample of the vectors; similar cells are close in its order.
+
+    GPUs find the first-level centroids. The k-means below each of them are too small for a GPU.
+    """
     cells = first_level(len(vectors))
     draw = np.random.default_rng(seed)
     count = sample_rows(*vectors.shape)
     sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), count, replace=False))], np.float32)
-    coarse = _kmeans(sample, cells, _ITERATIONS[0], seed)
+    coarse = _kmeans(sample, cells, _ITERATIONS[0], seed, on_gpus=device.on_gpus)
     coarse = coarse[near_order(coarse)]
     blocks = [sample[start : start + BLOCK_ROWS] for start in range(0, count, BLOCK_ROWS)]
     nearest = np.concatenate([(block @ coarse.T).argmax(axis=1) for block in blocks])
@@ -106,13 +109,15 @@ def train(vectors: NDArray[Any], seed: int) -> Quantizer:
     return Quantizer(coarse, np.concatenate(fine), children)
 
 
-def assign_all(vectors: NDArray[Any], quantizer: Quantizer, threads: int | None, advance: Advance) -> NDArray[np.uint32]:
+def assign_all(
+    vectors: NDArray[Any], quantizer: Quantizer, threads: int | None, advance: Advance, device: Comparing = CORES
+) -> NDArray[np.uint32]:
     """The cell of every row."""
     cells = np.empty(len(vectors), np.uint32)
 
     def assign(start: int) -> int:
         block = slice(start, min(start + BLOCK_ROWS, len(vectors)))
-        cells[block] = quantizer.assign(np.asarray(vectors[block], np.float32))
+        cells[block] = quantizer.assign(np.asarray(vectors[block], np.float32), device)
         return block.stop - start
 
     for count in in_threads(assign, range(0, len(vectors), BLOCK_ROWS), threads):
@@ -200,7 +205,9 @@ def _principal(centred: NDArray[np.float32]) -> NDArray[np.float32]:
     return direction
 
 
-def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: int) -> NDArray[np.float32]:
+def _kmeans(
+    rows: NDArray[np.float32], centroids: int, iterations: int, seed: int, on_gpus: bool = False
+) -> NDArray[np.float32]:
     faiss = load("faiss", "building the graph")
     wanted = min(centroids, len(rows))
     clusters = faiss.Kmeans(
@@ -211,6 +218,7 @@ def _kmeans(rows: NDArray[np.float32], centroids: int, iterations: int, seed: in
         spherical=True,
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),
+        gpu=on_gpus,
     )
     if not np.isfinite(rows).all():
         raise BadResult("the descriptors: values that are not finite. Import them again.")

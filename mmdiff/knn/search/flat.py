@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,19 +137,25 @@ class Sample:
         return Recall(float(shares.mean()), float(margin), len(shares))
 
 
-def draw(vectors: NDArray[Any], k: int, count: int, seed: int) -> Sample:
+ExactSearch = Callable[[NDArray[Any], NDArray[Any], int], Lists]
+"""A search that `search_flat` describes, perhaps on another device."""
+
+
+def draw(vectors: NDArray[Any], k: int, count: int, seed: int, search: ExactSearch = search_flat) -> Sample:
     """Draws rows at random and finds their exact neighbours among all rows."""
     rows = np.sort(np.random.default_rng(seed).choice(len(vectors), min(count, len(vectors)), replace=False))
-    return exact(vectors[rows], vectors, k, rows)
+    return exact(vectors[rows], vectors, k, rows, search)
 
 
-def exact(queries: NDArray[Any], vectors: NDArray[Any], k: int, rows: NDArray[np.int64]) -> Sample:
+def exact(
+    queries: NDArray[Any], vectors: NDArray[Any], k: int, rows: NDArray[np.int64], search: ExactSearch = search_flat
+) -> Sample:
     """Finds the exact neighbours of queries among the vectors; `rows` identify the queries."""
 
-    def search(start: int) -> Lists:
-        neighbors, similarities = search_flat(queries, vectors[start : start + _BLOCK_ROWS], k)
+    def in_block(start: int) -> Lists:
+        neighbors, similarities = search(queries, vectors[start : start + _BLOCK_ROWS], k)
         neighbors[neighbors != NONE] += np.uint32(start)
         return neighbors, similarities
 
-    neighbors, similarities = functools.reduce(merge, in_threads(search, range(0, len(vectors), _BLOCK_ROWS)))
+    neighbors, similarities = functools.reduce(merge, in_threads(in_block, range(0, len(vectors), _BLOCK_ROWS)))
     return Sample(rows, neighbors, similarities[:, -1])

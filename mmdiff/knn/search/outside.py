@@ -18,7 +18,7 @@ from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import for_kernels
 from mmdiff.kernels.jit import kernel
 from mmdiff.knn.cells.order import Cells
-from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, as_matrix, exact, search_flat
+from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, as_matrix, exact
 from mmdiff.knn.search.topk import Lists, keep_best, similarity, sort_best
 from mmdiff.knn.search.visits import gather
 from mmdiff.knn.targets import with_reached
@@ -39,18 +39,18 @@ class Probe:
         self.cells, self.lists = cells, lists
         self.visits = 0
         self.facts: Json = {"exhaustive": True, "recall": 1.0, "reached": True}
-        if points.size * len(cells.vectors) > EXHAUSTIVE:
+        if points.size * len(cells.vectors) > EXHAUSTIVE * cells.device.times_faster:
             self._tune(points, recall, seed)
 
     def find(self, queries: NDArray[Any]) -> Lists:
         k = self.lists.shape[1]
         if self.visits == 0:
-            return search_flat(queries, self.cells.vectors, k)
+            return self.cells.device.nearest(queries, self.cells.vectors, k)
         return search_cells(queries, self.cells, self.lists, self.visits, k)
 
     def _tune(self, points: NDArray[Any], recall: float, seed: int) -> None:
         rows = np.sort(np.random.default_rng(seed).choice(len(points), min(_SAMPLE, len(points)), replace=False))
-        sample = exact(points[rows], self.cells.vectors, self.lists.shape[1], rows)
+        sample = exact(points[rows], self.cells.vectors, self.lists.shape[1], rows, self.cells.device.nearest)
         self.visits = _FEWEST_VISITS
         reached = sample.recall(self.find(points[rows])[1])
         while reached.value < recall and self.visits < self.cells.count:
@@ -80,7 +80,7 @@ class Entrance:
         self.BB = BB
         self.facts: Json = {"exhaustive": True, "recall": 1.0, "reached": True}
         self._visitors: Visitors | None = None
-        if points.size * len(cells.vectors) > EXHAUSTIVE:
+        if points.size * len(cells.vectors) > EXHAUSTIVE * cells.device.times_faster:
             self._tune(recall, seed)
 
     def of(self, start: int, stop: int) -> Lists:
@@ -90,6 +90,8 @@ class Entrance:
     def _entering(self, start: int, stop: int, visitors: Visitors | None) -> Lists:
         rows, last = self.cells.vectors[start:stop], self.BB[1][start:stop, -1]
         border, k = len(self.cells.vectors), self.BB[0].shape[1]
+        if visitors is None and self.cells.device.on_gpus:
+            return _nearer(self.cells.device.nearest(rows, self.points, k), last, border)
         return entering(rows, last, self.points, border, k, self.cells.cell_of[start:stop], visitors)
 
     def _tune(self, recall: float, seed: int) -> None:
@@ -106,6 +108,13 @@ class Entrance:
             reached = sum(len(a & b) for a, b in zip(truth, found, strict=True)) / total if total else 1.0
         facts = {"exhaustive": False, "visits": visits, "recall": round(reached, 5), "queries": len(rows)}
         self.facts = with_reached(facts, recall)
+
+
+def _nearer(lists: Lists, last: NDArray[np.float32], first_id: int) -> Lists:
+    """The points of lists that are nearer than the k-th neighbour of their row; their ids begin at `first_id`."""
+    neighbors, similarities = lists
+    nearer = similarities > last[:, None]
+    return np.where(nearer, neighbors + np.uint32(first_id), NONE), np.where(nearer, similarities, np.float32(-np.inf))
 
 
 def _given(lists: Lists) -> set[int]:

@@ -19,7 +19,7 @@ from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget
 from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.faiss_index.factory import FactoryIndex
 from mmdiff.knn.faiss_index.gpu import load_faiss
-from mmdiff.knn.search.flat import search_flat
+from mmdiff.knn.search.devices import CORES, Comparing
 from mmdiff.knn.search.topk import SPARE, Lists, settle_candidates
 from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import cores, in_threads
@@ -34,7 +34,9 @@ Find = Callable[[int, int], Lists]
 class Search(Protocol):
     """A search that can be sent to a worker."""
 
-    def open(self) -> Find: ...
+    def open(self, device: Comparing = CORES) -> Find:
+        """The search as this process runs it, on a device of its own."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ class Exactly:
     cells: Artifact
     k: int
 
-    def open(self) -> Find:
+    def open(self, device: Comparing = CORES) -> Find:
         vectors = self.cells.array("vectors")
-        return lambda start, stop: search_flat(vectors[start:stop], vectors, self.k)
+        return lambda start, stop: device.nearest(vectors[start:stop], vectors, self.k)
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class VisitedCells:
     visits: int
     k: int
 
-    def open(self) -> Find:
-        cells = Cells.of(self.cells)
+    def open(self, device: Comparing = CORES) -> Find:
+        cells = Cells.of(self.cells, device)
 
         def find(start: int, stop: int) -> Lists:
             return cells.search(cells.vectors[start:stop], cells.visits_of(np.arange(start, stop), self.visits), self.k)
@@ -74,8 +76,8 @@ class NeighboursNeighbours:
     visits: int
     before: ListWriter
 
-    def open(self) -> Find:
-        cells, lists = Cells.of(self.cells), self.before.mapped()
+    def open(self, device: Comparing = CORES) -> Find:
+        cells, lists = Cells.of(self.cells, device), self.before.mapped()
 
         def find(start: int, stop: int) -> Lists:
             own = lists[0][start:stop], lists[1][start:stop]
@@ -93,7 +95,7 @@ class InIndex:
     parameters: dict[str, int]
     k: int
 
-    def open(self) -> Find:
+    def open(self, device: Comparing = CORES) -> Find:  # noqa: ARG002
         index = FactoryIndex.from_bytes(self.index.mapped(), self.parameters)
         find = find_in(index, self.cells.array("vectors"), self.k)
 
