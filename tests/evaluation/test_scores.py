@@ -262,6 +262,8 @@ def test_verify_finds_nothing_wrong_with_a_good_model(tmp_path: Path) -> None:
         b'{"a":{"dtype":"F32","shape":[0,10000000000000000000],"data_offsets":[0,0]}}',
         b'{"a":{"dtype":"F32","shape":[0' + b",9" * 200_000 + b'],"data_offsets":[0,0]}}',
         b'{"a":{"dtype":["F32"],"shape":[2],"data_offsets":[0,8]}}',
+        b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}',
+        b'{"a":{"dtype":"F32","shape":[14],"data_offsets":[8,64]}}',
     ],
 )
 def test_headers_that_lie_are_refused(header: bytes) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 import mmdiff
 from mmdiff.formats.errors import Corrupt
-from mmdiff.formats.store.manifest import encode, object_id
+from mmdiff.formats.store.manifest import Manifest, encode, object_id
+from mmdiff.formats.store.shapes import shapes_of_partitions, shapes_of_pca, shapes_of_scores
 from mmdiff.formats.store.store import Store
 from tests.support.stores import MEMORY
 
@@ -141,3 +142,36 @@ def test_an_artifact_of_an_unknown_schema_is_not_opened(store: Store) -> None:
         Corrupt, match=r"graph/W: kind graph, schema 9: this mmdiff knows descriptors 1.*Use the version of mmdiff"
     ):
         product(store.path)
+
+
+def golden(version: int, name: str) -> Manifest:
+    return Store.open(Path(__file__).parent.parent / "golden" / f"store-{version}").open_artifact(name).manifest
+
+
+def with_shape(manifest: Manifest, array: str, shape: tuple[int, ...]) -> Manifest:
+    entry = manifest.arrays[array]
+    return replace(manifest, arrays={**manifest.arrays, array: replace(entry, spec=replace(entry.spec, shape=shape))})
+
+
+def test_counts_of_partitions_of_schema_1_must_agree() -> None:
+    manifest = golden(1, "models/cells")
+    assert not list(shapes_of_partitions(manifest))
+    cells, width = manifest.arrays["centroids"].spec.shape
+    found = dict(shapes_of_partitions(with_shape(manifest, "centroids", (10**6, width))))
+    assert "1000000 centroids for" in found["centroids"]
+    found = dict(shapes_of_partitions(with_shape(manifest, "centroids", (cells, width + 1))))
+    assert f"{width + 1} values each for vectors of {width}" in found["centroids"]
+
+
+def test_pca_that_reduces_nothing_keeps_the_width(store: Store) -> None:
+    manifest = store.open_artifact("models/pca").manifest
+    whole = replace(manifest, facts={**manifest.facts, "reduces": False, "dims": 8, "width": 8}, arrays={})
+    assert not list(shapes_of_pca(whole))
+    [(_, problem)] = shapes_of_pca(replace(whole, facts={**whole.facts, "dims": 7}))
+    assert problem == "7 dimensions of 8, where nothing is reduced"
+
+
+def test_scores_of_test_points_cannot_be_missing(store: Store) -> None:
+    manifest = store.open_artifact("scores/diffusion").manifest
+    without = replace(manifest, arrays={name: entry for name, entry in manifest.arrays.items() if name != "scores"})
+    assert ("scores", "missing, where the manifest says 30 test points") in list(shapes_of_scores(without))
