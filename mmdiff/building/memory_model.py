@@ -113,7 +113,7 @@ def for_cells(sizes: Sizes) -> Stage:
 
 def for_background(sizes: Sizes) -> Stage:
     """`knn/BB`: the candidates of a piece, the cells that its rows visit, and the lists of a chunk."""
-    thread = _of_lists(sizes.nodes, sizes) + table_size(sizes.k, sizes.k) * (_INDEX + _LONG)
+    thread = _of_lists(sizes.nodes, sizes) + table_size(sizes.k, sizes.k) * (2 * _INDEX + _LONG)
     return Stage(PROCESS_BYTES + sizes.index_bytes, thread)
 
 

@@ -18,20 +18,25 @@ from numpy.typing import NDArray
 LANES = 32
 
 
-@intrinsic
-def _prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_type, index_type = signature.args
-        values = context.make_array(array_type)(context, builder, arguments[0])
-        at = [context.cast(builder, arguments[1], index_type, types.intp)]
-        emit_prefetch(builder, cast(Any, cgutils).get_item_pointer(context, builder, array_type, values, at), to_write=True)
-        return context.get_dummy_value()
+def _prefetching(to_write: bool) -> Callable[[Any, Any], None]:
+    def prefetching(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array_type, index_type = signature.args
+            values = context.make_array(array_type)(context, builder, arguments[0])
+            at = [context.cast(builder, arguments[1], index_type, types.intp)]
+            emit_prefetch(builder, cast(Any, cgutils).get_item_pointer(context, builder, array_type, values, at), to_write)
+            return context.get_dummy_value()
 
-    return types.void(array, index), emit
+        return types.void(array, index), emit
+
+    return cast(Callable[[Any, Any], None], intrinsic(prefetching))
 
 
-prefetch = cast(Callable[[Any, Any], None], _prefetch)
+prefetch = _prefetching(to_write=True)
 """Requests the cache line of array[index], which is written soon. An index outside the array does no harm."""
+
+prefetch_to_read = _prefetching(to_write=False)
+"""The same for a line that is read soon."""
 
 
 def emit_prefetch(builder: Any, entry: Any, to_write: bool) -> None:

@@ -20,6 +20,7 @@ def install() -> None:
     for columns in ("most", 96, 64, 32, 16, 8, 4, 2, 1):
         setattr(register_sums, f"sum_of_{columns}", sum_of(columns))
     _replace(llvm, prefetch, count_smaller)
+    llvm.prefetch_to_read = prefetch
     _replace(floats, half_to_float, widen, keep)
     _replace(register_sums, fused)
     # These import the functions above.

@@ -2,7 +2,8 @@
 
 A pass reads the lists of the pass before and writes new ones, so the result does not depend on the order of the work. Rows are
 in cell order, so consecutive rows share candidates, which are then in cache. Candidates in cells that the query has visited
-were compared before and are passed over: they are most of them.
+were compared before and are passed over: they are most of them. The others are scattered, so they are collected first, and
+requested from memory some candidates ahead.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ from numpy.typing import NDArray
 from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import for_kernels
 from mmdiff.kernels.jit import kernel
+from mmdiff.kernels.llvm import prefetch_to_read
 from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, keep_best, quick_similarity, settle
 
 # The hash table has at least twice as many places as there can be candidates, and at least this many.
 _SMALLEST_TABLE = 1 << 12
+
+# Candidates whose vectors are requested ahead of the one that is compared, and the bytes of a cache line.
+_AHEAD = 4
+_LINE_BYTES = 64
 
 
 class Visited(NamedTuple):
@@ -81,6 +87,9 @@ def _refine(
     k = own.shape[1]
     keep = k + SPARE
     used = np.empty(len(table), np.int64)
+    fresh = np.empty(len(table), np.uint32)
+    flat, width = vectors.reshape(-1), vectors.shape[1]
+    line = _LINE_BYTES // vectors.itemsize
     scores = np.empty((1, ROOM * keep), np.float32)
     nodes = np.empty((1, ROOM * keep), np.uint32)
     counts = np.empty(1, np.int64)
@@ -96,7 +105,7 @@ def _refine(
                 seen += 1
                 scores[0, count], nodes[0, count] = own_similarities[i, q], own[i, q]
                 count += 1
-        floor = own_similarities[i, k - 1]
+        found = 0
         for q in range(k):
             if own[i, q] == NONE:
                 break
@@ -106,13 +115,21 @@ def _refine(
                 if visitor[visited.cell_of[candidate]] == i or not _is_new(table, used, seen, candidate):
                     continue
                 seen += 1
-                score = quick_similarity(queries[i], vectors[candidate])
-                if score >= floor:
-                    scores[0, count], nodes[0, count] = score, candidate
-                    count += 1
-                    if count == scores.shape[1]:
-                        count = keep_best(scores[0], nodes[0], count, keep)
-                        floor = scores[0, :count].min()
+                fresh[found] = candidate
+                found += 1
+        floor = own_similarities[i, k - 1]
+        for f in range(found):
+            if f + _AHEAD < found:
+                first = np.int64(fresh[f + _AHEAD]) * width
+                for at in range(first, first + width, line):
+                    prefetch_to_read(flat, at)
+            score = quick_similarity(queries[i], vectors[fresh[f]])
+            if score >= floor:
+                scores[0, count], nodes[0, count] = score, fresh[f]
+                count += 1
+                if count == scores.shape[1]:
+                    count = keep_best(scores[0], nodes[0], count, keep)
+                    floor = scores[0, :count].min()
         for place in used[:seen]:
             table[place] = NONE
         counts[0] = count
