@@ -157,8 +157,9 @@ class _Stages:
         return Background(cells, (lists.index_array("neighbors", nodes, int(NONE)), lists.array("similarities")))
 
     def _searchers(self, threads: int) -> bb.Searchers:
-        """The threads or workers that search the background; several workers share the memory."""
-        return bb.Searchers(threads, self.executor, self.memory[bb.NAME].most_threads(self.request.memory), self.device)
+        """The threads or workers that search the background; several workers share the memory. GPUs belong to this process."""
+        executor = LocalExecutor() if self.device.on_gpus else self.executor
+        return bb.Searchers(threads, executor, self.memory[bb.NAME].most_threads(self.request.memory), self.device)
 
     def nodes(self, background: Background | None) -> Nodes:
         """All nodes: the background, then the points that join it."""

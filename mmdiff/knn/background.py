@@ -59,17 +59,13 @@ def rows_per_chunk(rows: int, k: int) -> int:
 class Searchers:
     """The threads of this process, or the workers of an executor with `threads_of_each` threads, that search.
 
-    GPUs are searched by this process alone.
+    Threads of this process share the `device`; workers use their cores.
     """
 
     threads: int
     executor: Executor = field(default_factory=LocalExecutor)
     threads_of_each: int = 1
     device: Comparing = CORES
-
-    def __post_init__(self) -> None:
-        if self.device.on_gpus:
-            object.__setattr__(self, "executor", LocalExecutor())
 
 
 @dataclass(frozen=True)

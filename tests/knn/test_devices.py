@@ -23,10 +23,10 @@ from mmdiff.building.memory_model import Sizes, Stage, for_background, for_cells
 from mmdiff.building.stage import Outcome, Request, build_graph
 from mmdiff.formats.store.store import Store
 from mmdiff.kernels.constants import NONE
-from mmdiff.knn import background
 from mmdiff.knn.search import devices
 from mmdiff.knn.search.devices import CORES, Cores, Gpus, device_for, rows_of_cells
 from mmdiff.knn.search.flat import search_flat
+from mmdiff.runtime.executor import LocalExecutor
 from tests.building.test_build_graph import make
 from tests.knn.test_gpu import NO_ROOM, Resources
 
@@ -270,11 +270,20 @@ def test_memory_model_counts_the_rows_that_are_gathered_for_gpus(stage: Callable
     assert on_gpus.thread - on_cores.thread >= devices.MOST_ROWS * 256 * 2
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_gpus_are_searched_by_this_process_even_where_there_are_workers() -> None:
-    workers: Any = object()
-    assert background.Searchers(2, workers, 1, Gpus(1)).executor is not workers
-    assert background.Searchers(2, workers, 1).executor is workers
+class NoWorkers(LocalExecutor):
+    """An executor that must not be asked."""
+
+    def each(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("workers search, where there are GPUs")
+
+
+def test_gpus_are_searched_by_this_process_even_where_there_are_workers(tmp_path: Path, stand_in: StandIn) -> None:
+    store = imported(tmp_path / "store", rows=1200)
+    with pytest.raises(AssertionError, match="workers search"):
+        build_graph(store, Request(k=10, device="cpu"), executor=NoWorkers())
+    assert not stand_in.devices
+    build_graph(store, Request(k=10), executor=NoWorkers())
+    assert stand_in.devices
 
 
 def test_names_of_faiss_are_the_verified_ones() -> None:
