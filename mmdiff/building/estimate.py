@@ -25,7 +25,8 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.knn.cells import partition
-from mmdiff.knn.choice import COMPARED, VISITED, possible_searches
+from mmdiff.knn.cells.order import CENTROIDS_COMPARED
+from mmdiff.knn.choice import COMPARED, RANKED, VISITED, possible_searches
 from mmdiff.knn.search.devices import Comparing, device_for
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.refine import refine
@@ -124,7 +125,7 @@ def _seconds(sizes: Sizes, speeds: tuple[float, float], flat: bool, tests: int) 
     symmetrised = sizes.k * (nodes + sizes.points) / (_SYMMETRISED * cores())
     if flat:
         return nodes * nodes * sizes.width / product + outside + symmetrised
-    of_visit = partition.CELL_ROWS * VISITED + partition.CENTROIDS_COMPARED
+    of_visit = partition.CELL_ROWS * VISITED + RANKED * CENTROIDS_COMPARED
     compared = USUAL_VISITS * of_visit + 4 * partition.first_level(nodes)
     in_cells = nodes * compared * sizes.width / product
     refined = nodes * COMPARED * sizes.k * sizes.k * visit

@@ -32,7 +32,7 @@ W0, TEST, GRAPH = "knn/W0", "knn/test", "graph/W"
 PROCESS_BYTES = 224 << 20
 
 # Typical numbers of cells that a row of the background, or a point outside it, visits where the search is not exhaustive.
-USUAL_VISITS = 64
+USUAL_VISITS = 32
 
 # Memory that symmetrising reserves for its kernels, and blocks that wait to be appended or written.
 _SYMMETRISER_BYTES, _BLOCKS_WAITING = 64 << 20, 4

@@ -6,7 +6,7 @@ Rows are in cell order. Each chunk of rows is an independent work unit; chunks o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from mmdiff.knn.cells.order import Cells
 from mmdiff.knn.choice import choose
 from mmdiff.knn.faiss_index.factory import Device, FactoryIndex
 from mmdiff.knn.search.devices import CORES, PIECE_ROWS, Comparing
-from mmdiff.knn.search.flat import draw
+from mmdiff.knn.search.flat import Recall, draw
 from mmdiff.knn.search.topk import Lists
 from mmdiff.knn.search.work import (
     Chunks,
@@ -82,6 +82,11 @@ class ListWriter:
             declare(f"{prefix}neighbors", (rows, k), "uint32", block),
             declare(f"{prefix}similarities", (rows, k), "float32", block),
         )
+
+    @classmethod
+    def of_pass(cls, draft: Draft, rows: int, k: int, number: int) -> ListWriter:
+        """The temporary lists of a pass; those of pass 0 are found in cells."""
+        return cls.declare(draft.scratch, rows, k, f"pass{number}_")
 
     @property
     def missing(self) -> list[int]:
@@ -161,23 +166,46 @@ def _by_cells(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searche
         advance(1)
     if choice.exact:
         return {**_exactly(draft, artifact, cells, searchers, progress), "tuning": choice.to_json()}
-    writer = ListWriter.declare(draft.scratch, rows, k, "pass0_")
-    _fill(writer, VisitedCells(artifact, choice.visits, k), "searching in cells", progress, searchers)
     sample = draw(cells.vectors, k, _HELD_OUT, seed + 2, searchers.device.nearest)
-    recalls = [sample.recall(writer.mapped()[1][sample.rows])]
-    while len(recalls) <= MOST_PASSES and (len(recalls) <= choice.passes or recalls[-1].value < target):
-        number, before = len(recalls), writer
-        writer = ListWriter.declare(draft.scratch, rows, k, f"pass{number}_")
-        what = f"neighbours' neighbours, pass {number}"
-        _fill(writer, NeighboursNeighbours(artifact, choice.visits, before), what, progress, searchers)
+    recalls = _finished_passes(draft, rows, k)
+    while _another_pass(recalls, choice.passes, target):
+        number = len(recalls)
+        writer = ListWriter.of_pass(draft, rows, k, number)
+        if number == 0:
+            _fill(writer, VisitedCells(artifact, choice.visits, k), "searching in cells", progress, searchers)
+        else:
+            search = NeighboursNeighbours(artifact, choice.visits, ListWriter.of_pass(draft, rows, k, number - 1))
+            _fill(writer, search, f"neighbours' neighbours, pass {number}", progress, searchers)
         recalls.append(sample.recall(writer.mapped()[1][sample.rows]))
-        if recalls[-1].value - recalls[-2].value < _LEAST_GAIN:
-            break
+        draft.note({"recalls": [astuple(recall) for recall in recalls]})
+        # Only this pass reads the lists of the one before; without them, disk does not grow with the number of passes.
+        for name in ("neighbors", "similarities"):
+            draft.drop(f"pass{number - 1}_{name}")
+    writer = ListWriter.of_pass(draft, rows, k, len(recalls) - 1)
     draft.adopt(writer.neighbors, "neighbors")
     draft.adopt(writer.similarities, "similarities")
     steps = [round(recall.value, 5) for recall in recalls]
     measured = with_reached(recalls[-1].to_json(), target)
     return {**measured, "exact": False, "recall_by_pass": steps, "tuning": choice.to_json()}
+
+
+def _another_pass(recalls: list[Recall], planned: int, target: float) -> bool:
+    """Whether another pass follows those with these recalls; the first one visits cells."""
+    if len(recalls) <= planned:
+        return True
+    gains = len(recalls) == 1 or recalls[-1].value - recalls[-2].value >= _LEAST_GAIN
+    return recalls[-1].value < target and len(recalls) <= MOST_PASSES and gains
+
+
+def _finished_passes(draft: Draft, rows: int, k: int) -> list[Recall]:
+    """The recalls of the passes that an interrupted run has finished; none where the lists of the last one are not complete."""
+    recalls = [Recall(*figures) for figures in draft.noted.get("recalls", [])]
+    if recalls:
+        last, adopted = ListWriter.of_pass(draft, rows, k, len(recalls) - 1), ListWriter.declare(draft.scratch, rows, k)
+        pairs = (last.neighbors, adopted.neighbors), (last.similarities, adopted.similarities)
+        if any(a.missing and b.missing for a, b in pairs):
+            return []
+    return recalls
 
 
 def _by_factory(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searchers, progress: Progress) -> Json:

@@ -7,7 +7,6 @@ pairs per row, in units of a pair that exact search compares. The factors of oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -22,18 +21,20 @@ from mmdiff.knn.search.flat import Sample, draw
 from mmdiff.knn.search.topk import Lists, settle_candidates
 from mmdiff.runtime.threads import in_threads
 
-# A pair in a visited cell is gathered and compared in a small product; a neighbour's neighbour is one scattered row.
-VISITED, _GATHERED = 2.0, 25.0
+# A row of a visited cell is compared in a small product, a centroid in one of another size with a selection behind it. Of the
+# k * k entries of the lists of neighbours, each is looked up; one that is new and in no visited cell is a scattered row.
+VISITED, RANKED, _LOOKED_UP, _GATHERED = 2.0, 2.5, 0.8, 10.0
 
 # Neighbours' neighbours that a pass compares, for each of k * k: they are distinct and in no visited cell.
-COMPARED = 0.15
+COMPARED = 0.1
 
 # Numbers of visited cells that are tried, in ascending order.
-_VISITS = (8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256)
+_VISITS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 MOST_VISITS = _VISITS[-1]
 
-# A pass leaves this share of the misses or more (measured: 0.07 to 0.45). It only decides where a pass is tried.
-_LEFT_BY_PASS = 0.25
+# A first pass leaves this share of the misses or more (measured: 0.07 to 0.55); it only decides where a pass is tried. A second
+# one leaves about this share (measured: 0.5 to 0.76). Where it leaves more, another pass follows.
+_LEFT_BY_PASS, _LEFT_BY_SECOND = 0.25, 0.7
 
 # Tuning aims higher than the recall by this share of 1 - recall, since it measures on few rows.
 _HIGHER = 0.1
@@ -71,12 +72,14 @@ def choose(cells: Cells, k: int, target: float, seed: int, *, always_cells: bool
     aim, exact = target + _HIGHER * (1 - target), Choice(0, 0, 1.0, float(rows), exact=True)
     best: Choice | None = None
     furthest = exact
-    for tried in _candidates(trial, aim):
-        furthest = tried
-        if tried.recall >= aim and (best is None or tried.pairs < best.pairs):
-            best = tried
-        # Further candidates visit more cells: they cost more.
-        if tried.passes == 0 and tried.pairs >= min(_WORTH * exact.pairs, np.inf if best is None else best.pairs):
+    for visits in _numbers_of_visits(cells.count):
+        furthest = trial.visiting(visits)
+        # Visiting more cells costs more.
+        if furthest.pairs >= min(_WORTH * exact.pairs, np.inf if best is None else best.pairs):
+            break
+        enough = [tried for tried in (furthest, *_with_passes(trial, furthest, aim, best)) if tried.recall >= aim]
+        best = min([*enough, *([] if best is None else [best])], key=lambda tried: tried.pairs, default=None)
+        if furthest.recall >= aim:
             break
     if always_cells:
         return best or furthest
@@ -93,16 +96,21 @@ def possible_searches(rows: int) -> tuple[str, ...]:
     return ("cells", "flat") if rows <= _WORTH * dearest else ("cells",)
 
 
-def _candidates(trial: Trial, aim: float) -> Iterator[Choice]:
-    """Searches by ascending numbers of visited cells: without a pass, and with one where it may be cheaper than more visits."""
-    most = trial.cells.count
-    for visits in [*(visits for visits in _VISITS if visits < most), *([most] if most <= _VISITS[-1] else [])]:
-        found = trial.visiting(visits)
-        yield found
-        if found.recall >= aim:
-            return
-        if found.pairs > trial.pairs_of_pass and 1 - _LEFT_BY_PASS * (1 - found.recall) >= aim:
-            yield trial.with_pass(found)
+def _numbers_of_visits(cells: int) -> list[int]:
+    """The numbers of visited cells that are tried, in ascending order."""
+    return [*(visits for visits in _VISITS if visits < cells), *([cells] if cells <= _VISITS[-1] else [])]
+
+
+def _with_passes(trial: Trial, visited: Choice, aim: float, best: Choice | None) -> list[Choice]:
+    """The same visits with one and two passes, where they may reach the aim and cost less than the best way so far."""
+    hopeless = 1 - _LEFT_BY_PASS * _LEFT_BY_SECOND * (1 - visited.recall) < aim
+    dear = best is not None and trial.least_with_pass(visited) >= best.pairs
+    # A GPU compares many rows in the time that the cores take to refine one: there, more cells are visited instead.
+    if visited.recall >= aim or hopeless or dear or trial.cells.device.on_gpus:
+        return []
+    refined = trial.with_pass(visited)
+    again = 1 - _LEFT_BY_SECOND * (1 - refined.recall)
+    return [refined, Choice(visited.visits, 2, again, 2 * refined.pairs - visited.pairs)]
 
 
 class Trial:
@@ -110,19 +118,26 @@ class Trial:
 
     def __init__(self, cells: Cells, sample: Sample, k: int) -> None:
         self.cells, self.sample, self.k = cells, sample, k
+        self._found: tuple[NDArray[np.uint32], Lists] | None = None
         self.sizes = np.diff(cells.offsets)
-        # A GPU compares many rows in the time that the cores take to refine one: there, more cells are visited instead.
-        self.pairs_of_pass = np.inf if cells.device.on_gpus else _GATHERED * COMPARED * k**2
 
     def visiting(self, visits: int) -> Choice:
         """The recall and cost of visiting so many cells. On GPUs, blocks of rows reach this recall or more."""
-        cells = self.cells.visits_of(self.sample.rows, visits)
-        found = CORES.visited(self.cells.vectors[self.sample.rows], self.cells.vectors, cells, self.cells.offsets, self.k)
+        cells, found = self._visited(visits)
         if self.cells.device.on_gpus:
             pairs = self._pairs_of_blocks(visits)
         else:
-            pairs = VISITED * float(np.append(self.sizes, 0)[np.minimum(cells, len(self.sizes))].sum(axis=1).mean())
+            visited = float(np.append(self.sizes, 0)[np.minimum(cells, len(self.sizes))].sum(axis=1).mean())
+            pairs = VISITED * visited + RANKED * self.cells.compared(visits)
         return Choice(visits, 0, self.sample.recall(found[1]).value, pairs)
+
+    def _visited(self, visits: int) -> tuple[NDArray[np.uint32], Lists]:
+        """The cells that the rows of the sample visit, and what they find there."""
+        if self._found is None or self._found[0].shape[1] != visits:
+            cells = self.cells.visits_of(self.sample.rows, visits)
+            rows = self.cells.vectors[self.sample.rows]
+            self._found = cells, CORES.visited(rows, self.cells.vectors, cells, self.cells.offsets, self.k)
+        return self._found
 
     def _pairs_of_blocks(self, visits: int) -> float:
         """The rows that each row of a block is compared with: all that the rows of the block visit, in a dense product."""
@@ -134,16 +149,27 @@ class Trial:
 
     def with_pass(self, before: Choice) -> Choice:
         """The recall and cost of the same with a pass over neighbours' neighbours."""
-        own = self._search(self.sample.rows, before.visits)[0]
+        visited, (own, _) = self._visited(before.visits)
         near = np.unique(own[own != NONE]).astype(np.int64)
         lists = np.full((len(near) + 1, self.k), NONE, np.uint32)
         lists[:-1] = self._search(near, before.visits)[0]
         # A missing neighbour has the empty list at the end.
-        theirs = lists[np.where(own == NONE, len(near), np.searchsorted(near, own))]
-        candidates = np.concatenate([own, theirs.reshape(len(own), -1)], axis=1).astype(np.int64)
+        theirs = lists[np.where(own == NONE, len(near), np.searchsorted(near, own))].reshape(len(own), -1)
+        candidates = np.concatenate([own, theirs], axis=1).astype(np.int64)
         candidates[candidates == NONE] = -1
         found = settle_candidates(self.cells.vectors[self.sample.rows], self.cells.vectors, candidates, self.k)
-        return Choice(before.visits, 1, self.sample.recall(found[1]).value, before.pairs + self.pairs_of_pass)
+        compared = np.mean([self._new(*row) for row in zip(candidates, visited, strict=True)])
+        pairs = self.least_with_pass(before) + _GATHERED * float(compared)
+        return Choice(before.visits, 1, self.sample.recall(found[1]).value, pairs)
+
+    def least_with_pass(self, before: Choice) -> float:
+        """The cost of the same with a pass that finds nothing new."""
+        return before.pairs + _LOOKED_UP * self.k**2 + RANKED * self.cells.compared(before.visits)
+
+    def _new(self, candidates: NDArray[np.int64], visited: NDArray[np.uint32]) -> int:
+        """The number of distinct candidates in no visited cell: those that a pass compares."""
+        distinct = np.unique(candidates[candidates >= 0])
+        return int(np.count_nonzero(~np.isin(self.cells.cell_of[distinct], visited)))
 
     def _search(self, rows: NDArray[np.int64], visits: int) -> Lists:
         def search(piece: NDArray[np.int64]) -> Lists:

@@ -23,7 +23,7 @@ from mmdiff.knn.search.flat import draw, search_flat
 from mmdiff.knn.search.outside import Entrance, Probe, Visitors, entering, search_cells
 from mmdiff.knn.search.refine import Visited, refine
 from mmdiff.knn.search.topk import merge, settle_candidates
-from mmdiff.knn.search.visits import nearest_in_groups, search_visited
+from mmdiff.knn.search.visits import nearest_in_groups, rank_cells, search_visited
 from tests.support.naive_knn import naive_neighbors, naive_pieces, naive_refine, naive_similarities
 from tests.support.stores import publish
 
@@ -137,15 +137,35 @@ def test_nearest_in_groups_are_the_best_of_them_with_the_nearest_first(
 
 @given(sizes, widths, st.integers(1, 4), seeds)
 @settings(max_examples=40, deadline=None)
-def test_nearest_cells_of_rows_that_look_everywhere_are_exact(count: int, width: int, wanted: int, seed: int) -> None:
-    centroids, queries = rows(count, width, seed), rows(9, width, seed + 1)
-    coarse = rows(3, width, seed + 2)
+def test_cells_around_a_cell_that_looks_everywhere_are_exact(count: int, width: int, wanted: int, seed: int) -> None:
+    centroids, coarse = rows(count, width, seed), rows(3, width, seed + 2)
     quantizer = Quantizer(coarse, centroids, offsets_of(np.random.default_rng(seed), count, 3))
-    wanted = min(wanted, count)
-    nearest = quantizer.nearest(queries, wanted)
-    expected = naive_neighbors(queries, centroids, wanted)
-    np.testing.assert_array_equal(np.sort(nearest, axis=1), np.sort(expected, axis=1))
-    np.testing.assert_array_equal(nearest[:, 0], expected[:, 0])
+    wanted, every = min(wanted, count), np.arange(count, dtype=np.uint32)
+    around = quantizer.around(every, wanted)
+    np.testing.assert_array_equal(around[:, 0], every)
+    for cell, found in zip(every, around, strict=True):
+        expected = naive_neighbors(centroids[cell : cell + 1], centroids, wanted)[0].tolist()
+        # The cell itself stands in for the last of the nearest where other centroids are nearer to its own.
+        others = [node for node in expected if node != cell][: wanted - 1]
+        assert sorted(found[1:].tolist()) == sorted(others)
+
+
+@given(sizes, sizes, widths, st.integers(1, 6), seeds, dtypes)
+@settings(max_examples=60, deadline=None)
+def test_ranked_cells_are_the_first_candidate_and_the_nearest_of_the_others(
+    queries: int, cells: int, width: int, count: int, seed: int, dtype: str
+) -> None:
+    some, centroids = rows(queries, width, seed, dtype), rows(cells, width, seed + 1)
+    draw_from = np.random.default_rng(seed)
+    around = visits_of(draw_from, 3, cells, cells)
+    around[:, 0] = [next(cell for cell in range(cells) if cell not in row[1:]) for row in around]
+    group = np.sort(draw_from.integers(0, 3, queries))
+    nearest = rank_cells(some, group, around, centroids, count)
+    for query, number, found in zip(some, group, nearest, strict=True):
+        others = around[number][1:]
+        expected = best_of(query, centroids, np.sort(others[others != NONE]).astype(np.int64), count - 1)
+        assert found[0] == around[number][0]
+        assert sorted(found[1:].tolist()) == sorted(expected)
 
 
 @given(sizes, widths, st.integers(1, 6), seeds, dtypes)
@@ -376,6 +396,8 @@ def test_every_node_visits_its_own_cell_first_and_no_cell_twice() -> None:
     visited = cells.visits_of(np.arange(3000), 6)
     np.testing.assert_array_equal(visited[:, 0], cells.cell_of)
     assert all(len(set(row.tolist())) == 6 for row in visited)
+    shuffled = np.random.default_rng(0).permutation(3000)
+    assert (cells.visits(cells.vectors[shuffled], 6) == visited[shuffled]).mean() > 0.95
 
 
 def test_recall_counts_equals_as_equal_and_has_an_interval() -> None:

@@ -123,5 +123,5 @@ def test_target_within_the_interval_of_the_measurement_is_reached() -> None:
 
 
 def test_searches_that_may_be_chosen_depend_on_the_number_of_rows() -> None:
-    found = {rows: possible_searches(rows) for rows in (900, 100_000, 10**8)}
-    assert found == {900: ("flat",), 100_000: ("cells", "flat"), 10**8: ("cells",)}
+    found = {rows: possible_searches(rows) for rows in (400, 100_000, 10**8)}
+    assert found == {400: ("flat",), 100_000: ("cells", "flat"), 10**8: ("cells",)}

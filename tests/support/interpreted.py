@@ -29,6 +29,9 @@ def install() -> None:
 
     _replace(pages, _madvise)
     _replace(union, weight_at, set_weight)
+    from mmdiff.knn.search import flat
+
+    _replace(flat, matrix_of)
 
 
 def _replace(module: ModuleType, *functions: Callable[..., Any]) -> None:
@@ -48,6 +51,12 @@ def weight_at(weights: NDArray[np.float32] | None, at: Any) -> np.float32:
 def set_weight(weights: NDArray[np.float32] | None, at: Any, weight: Any) -> None:
     if weights is not None:
         weights[at] = weight
+
+
+def matrix_of(vectors: NDArray[Any], start: int, stop: int, room: NDArray[np.float32]) -> NDArray[np.float32]:
+    del room
+    rows = vectors[start:stop]
+    return rows.view(np.float16).astype(np.float32) if rows.dtype == np.uint16 else rows
 
 
 def prefetch(array: NDArray[Any], index: Any) -> None:

@@ -21,6 +21,7 @@ from mmdiff.knn.cells.partition import Quantizer
 from mmdiff.knn.search.devices import CORES, Comparing
 from mmdiff.knn.search.refine import Visited, refine
 from mmdiff.knn.search.topk import Lists
+from mmdiff.knn.search.visits import rank_cells
 from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.progress import Progress
 from mmdiff.runtime.threads import in_threads
@@ -28,8 +29,14 @@ from mmdiff.runtime.threads import in_threads
 NAME = "models/cells"
 SCHEMA = 2
 
-# Rows whose nearest cells are looked for at a time.
+# A row is compared with this many centroids for each cell that it visits, and at least so many: among fewer, near cells are
+# missed (of the recall, 4 instead of 16 lose 0.05 on real descriptors).
+CENTROIDS_COMPARED = 16
+_FEWEST_COMPARED = 256
+
+# Rows that are assigned to cells at a time, and cells whose surroundings are looked for at a time.
 _VISITING_ROWS = 1 << 11
+_CELLS_RANKED = 1 << 8
 
 
 @dataclass(frozen=True)
@@ -62,23 +69,35 @@ class Cells:
     def count(self) -> int:
         return len(self.offsets) - 1
 
+    def compared(self, visits: int) -> int:
+        """The number of centroids that a row is compared with to find so many cells."""
+        return min(max(_FEWEST_COMPARED, CENTROIDS_COMPARED * visits), self.count)
+
     def visits(self, queries: NDArray[Any], count: int) -> NDArray[np.uint32]:
-        """The `count` cells nearest to each query, the nearest first."""
-        found = np.empty((len(queries), min(count, self.count)), np.uint32)
-        # Candidates take many times the memory of the cells that are found.
+        """The `count` cells nearest to each query, its own one first."""
+        own = np.empty(len(queries), np.uint32)
         for start in range(0, len(queries), _VISITING_ROWS):
             some = slice(start, start + _VISITING_ROWS)
-            found[some] = self.quantizer.nearest(np.asarray(queries[some], np.float32), found.shape[1], self.device)
+            own[some] = self.quantizer.assign(np.asarray(queries[some], np.float32), self.device)
+        order = np.argsort(own, kind="stable")
+        found = np.empty((len(queries), min(count, self.count)), np.uint32)
+        found[order] = self._ranked(queries[order], own[order], found.shape[1])
         return found
 
     def visits_of(self, rows: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
-        """The `count` cells that each node visits: its own one first, then those nearest to it."""
-        found = self.visits(self.vectors[rows], count)
-        own = self.cell_of[rows]
-        # The own cell takes the place where it was found, or else of the last.
-        place = np.where((found == own[:, None]).any(axis=1), (found == own[:, None]).argmax(axis=1), found.shape[1] - 1)
-        found[np.arange(len(rows)), place] = found[:, 0]
-        found[:, 0] = own
+        """The `count` cells that each node visits: its own one first, then those nearest to it. Rows are in ascending order."""
+        return self._ranked(self.vectors[rows], self.cell_of[rows], min(count, self.count))
+
+    def _ranked(self, queries: NDArray[Any], own: NDArray[np.uint32], count: int) -> NDArray[np.uint32]:
+        """The nearest cells of queries that are ordered by their own cell."""
+        found = np.empty((len(queries), count), np.uint32)
+        cells, starts, group = np.unique(own, return_index=True, return_inverse=True)
+        starts = np.append(starts, len(queries))
+        # Candidates take many times the memory of the cells around.
+        for first in range(0, len(cells), _CELLS_RANKED):
+            around = self.quantizer.around(cells[first : first + _CELLS_RANKED], self.compared(count), self.device)
+            some = slice(starts[first], starts[min(first + _CELLS_RANKED, len(cells))])
+            found[some] = rank_cells(queries[some], group[some] - first, around, self.quantizer.centroids, count)
         return found
 
     def search(self, queries: NDArray[Any], visits: NDArray[np.uint32], k: int) -> Lists:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from mmdiff.formats.store.manifest import Json
@@ -45,6 +47,23 @@ def as_matrix(vectors: NDArray[Any], start: int, stop: int, out: NDArray[np.floa
     for i in range(start, stop):
         for j in range(vectors.shape[1]):
             out[i - start, j] = half_to_float(vectors[i, j])
+
+
+def matrix_of(vectors: Any, start: int, stop: int, room: Any) -> Any:  # noqa: ARG001
+    """Rows start..stop-1 as a matrix of float32, inside kernels: the rows themselves, or copies in `room`."""
+    raise RuntimeError("matrix_of is for kernels")
+
+
+@overload(matrix_of)
+def _matrix_of(vectors: Any, start: Any, stop: Any, room: Any) -> Any:  # noqa: ARG001
+    def copy(vectors: Any, start: Any, stop: Any, room: Any) -> Any:
+        as_matrix(vectors, start, stop, room)
+        return room[: stop - start]
+
+    def take(vectors: Any, start: Any, stop: Any, room: Any) -> Any:  # noqa: ARG001
+        return vectors[start:stop]
+
+    return take if vectors.dtype == types.float32 and vectors.layout == "C" else copy
 
 
 @kernel
@@ -99,11 +118,10 @@ def _search(
         nodes = np.empty((stop - start, ROOM * keep), np.uint32)
         candidates = Candidates(scores, nodes, np.zeros(stop - start, np.int64))
         floor = np.full(stop - start, -np.inf, np.float32)
-        as_matrix(queries, start, stop, left)
+        some = matrix_of(queries, start, stop, left)
         for first in range(0, len(vectors), VECTOR_TILE):
             last = min(first + VECTOR_TILE, len(vectors))
-            as_matrix(vectors, first, last, right)
-            tile = np.dot(left[: stop - start], right[: last - first].T)
+            tile = np.dot(some, matrix_of(vectors, first, last, right).T)
             ids = np.arange(first, last).astype(np.uint32)
             offer_scores(tile, ids, rows, candidates, floor, keep)
         settle(queries[start:stop], vectors, candidates, similarities[start:stop], neighbors[start:stop])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import for_kernels, half_to_float
 from mmdiff.kernels.jit import kernel
-from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, as_matrix, offer_scores
+from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, matrix_of, offer_scores
 from mmdiff.knn.search.topk import ROOM, SPARE, Candidates, Lists, keep_best, settle
 
 
@@ -46,6 +46,57 @@ def nearest_in_groups(
     nearest = np.full((len(queries), count), NONE, np.uint32)
     _nearest(queries, vectors, visits, offsets, nearest)
     return nearest
+
+
+def rank_cells(
+    queries: NDArray[Any],
+    group: NDArray[np.int64],
+    around: NDArray[np.uint32],
+    centroids: NDArray[np.float32],
+    count: int,
+) -> NDArray[np.uint32]:
+    """The `count` cells nearest to each query among the candidates `around[group[i]]`, the first candidate first.
+
+    Queries of a group are consecutive, so that their candidates are gathered once. NONE fills up where there are fewer.
+    """
+    nearest = np.full((len(queries), count), NONE, np.uint32)
+    _rank(for_kernels(queries), group, around, centroids, nearest)
+    return nearest
+
+
+@kernel
+def _rank(
+    queries: NDArray[Any],
+    group: NDArray[np.int64],
+    around: NDArray[np.uint32],
+    centroids: NDArray[np.float32],
+    nearest: NDArray[np.uint32],
+) -> None:
+    keep = nearest.shape[1]
+    left = np.empty((QUERY_TILE, centroids.shape[1]), np.float32)
+    right = np.empty((around.shape[1], centroids.shape[1]), np.float32)
+    scores = np.empty((QUERY_TILE, ROOM * keep), np.float32)
+    nodes = np.empty((QUERY_TILE, ROOM * keep), np.uint32)
+    rows = np.arange(QUERY_TILE)
+    start = 0
+    while start < len(queries):
+        stop = start + 1
+        while stop < len(queries) and stop - start < QUERY_TILE and group[stop] == group[start]:
+            stop += 1
+        cells = around[group[start]]
+        cells = cells[cells != NONE]
+        gather(centroids, cells, right)
+        tile = np.dot(matrix_of(queries, start, stop, left), right[: len(cells)].T)
+        tile[:, 0] = np.inf
+        candidates = Candidates(scores, nodes, np.zeros(stop - start, np.int64))
+        offer_scores(tile, cells, rows, candidates, np.full(stop - start, -np.inf, np.float32), keep)
+        for i in range(stop - start):
+            count = keep_best(scores[i], nodes[i], candidates.counts[i], keep)
+            nearest[start + i, :count] = nodes[i, :count]
+            for q in range(count):
+                if nodes[i, q] == cells[0]:
+                    nearest[start + i, 0], nearest[start + i, q] = nodes[i, q], nodes[i, 0]
+        start = stop
 
 
 @kernel
@@ -118,12 +169,12 @@ def _visit(
             continue
         for begin in range(offsets[cell], offsets[cell + 1], VECTOR_TILE):
             end = min(begin + VECTOR_TILE, offsets[cell + 1])
-            as_matrix(vectors, begin, end, right)
+            some_vectors = matrix_of(vectors, begin, end, right)
             ids = np.arange(begin, end).astype(np.uint32)
             for start in range(starts[number], starts[number + 1], QUERY_TILE):
                 some = order[start : min(start + QUERY_TILE, starts[number + 1])]
                 gather(queries, some, left)
-                tile = np.dot(left[: len(some)], right[: end - begin].T)
+                tile = np.dot(left[: len(some)], some_vectors.T)
                 offer_scores(tile, ids, some, candidates, floor, keep)
 
 
