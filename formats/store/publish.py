@@ -1,7 +1,8 @@
 """Publishing: artifacts are drafted in `work/`, moved to `objects/` when they are complete, and then get their names.
 
-A draft belongs to a recipe. A killed run leaves its draft, and a run with the same recipe continues it: chunks that match their
-checksum are not made again. A draft of another recipe is removed.
+A draft belongs to a recipe, and to the files that its inputs were when it was started. A killed run leaves its draft, and a run
+with the same recipe continues it: chunks that match their checksum are not made again. A draft of another recipe is removed.
+So is one whose inputs have other stamps now: the killed run may have read them while they were damaged.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.array_writer import ArrayWriter
-from mmdiff.formats.store.checked_files import CheckedInputs
+from mmdiff.formats.store.checked_files import CheckedInputs, input_stamps
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -53,20 +54,21 @@ from mmdiff.formats.store.verify import DraftStore, problems_of_files
 Check = Callable[[Artifact], None]
 """Raises BadResult for a finished draft with bad content."""
 
-# Drafts of versions that did not check every chunk they read (1) are not continued.
-_DRAFT_VERSION = 2
+# Drafts of versions that did not check every chunk they read (1), or had no stamps of their inputs (2), are not continued.
+_DRAFT_VERSION = 3
 
 
 class Draft:
     """An artifact that is being made; see `Publication.draft`."""
 
-    def __init__(self, folder: Path, name: str, recipe: Recipe) -> None:
+    def __init__(self, folder: Path, name: str, recipe: Recipe, stamps: Json) -> None:
         self.name = name
         self.recipe = recipe
         self.writers: dict[str, ArrayWriter] = {}
         self.checkpoint = folder / "checkpoint"
         self._object = folder / "object"
-        described = {**recipe.to_json(), "draft": _DRAFT_VERSION}
+        # On disk before the first chunk: making the folder of the object syncs the folder of this note.
+        described = {**recipe.to_json(), "draft": _DRAFT_VERSION, "stamps": stamps}
         note = folder / "recipe.json"
         if read_json(note) != json.loads(encode(described)) or self._object.is_symlink():
             if self.checkpoint.exists():
@@ -257,14 +259,16 @@ class Publication:
         return None
 
     def draft(self, name: str, recipe: Recipe) -> Draft:
-        """Starts an artifact, or continues the draft of an interrupted run with the same recipe."""
-        self._inputs.refuse_changed(_input_ids(recipe))
-        self._drafts[name] = Draft(self._work(name), name, recipe)
+        """Starts an artifact, or continues the draft of an interrupted run with the same recipe and the same input files."""
+        # Stamps first: an input that this process has checked before, and that changes in between, is refused.
+        stamps = input_stamps(self.store.objects, recipe) if recipe.reads_inputs else {}
+        self._inputs.refuse_changed(recipe.object_ids)
+        self._drafts[name] = Draft(self._work(name), name, recipe, stamps)
         return self._drafts[name]
 
     def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:
         """Makes a finished draft an object, without a name yet. `check` may refuse it."""
-        self._inputs.refuse_changed(_input_ids(draft.recipe))
+        self._inputs.refuse_changed(draft.recipe.object_ids)
         self._make_groups(self.store.objects, self._work(draft.name))
         object_name = draft.publish(self.store, facts, {**run, "witness": draft.recipe.source_fingerprints}, check)
         self._unnamed[draft.name] = self.store.objects / object_name
@@ -295,7 +299,7 @@ class Publication:
         if error is None or isinstance(error, InputError | BadResult | Damaged):
             return False
         draft = self._drafts[name]
-        return draft.has_chunks and not any(self._inputs.changed(_input_ids(draft.recipe)))
+        return draft.has_chunks and not any(self._inputs.changed(draft.recipe.object_ids))
 
     def _work(self, name: str) -> Path:
         return _work_folder(self.store, name)
@@ -381,10 +385,6 @@ def _refuse_other_folders(path: Path) -> None:
         raise BadOption(
             f"{path}: a folder with other files in it, not a store. Name a new folder with ", Parameter("store", FOLDER), "."
         )
-
-
-def _input_ids(recipe: Recipe) -> set[str]:
-    return {entry["object"] for entry in recipe.inputs.values() if "object" in entry}
 
 
 def _holder_of(lock: Path) -> str:

@@ -25,7 +25,7 @@ from mmdiff.runtime.progress import Advance, Progress
 from tests.diffusion.test_diffuse_shortcuts import large
 from tests.diffusion.test_diffuse_store import make
 from tests.formats.test_publish import TAKE_ROOM, failing
-from tests.support.stores import SMALL_CHUNKS, chunk_inodes, chunks_of, problems, tree
+from tests.support.stores import SMALL_CHUNKS, chunk_inodes, chunks_of, problems, restamp_drafts, tree
 
 SCORES = "scores/diffusion"
 VARIANTS: dict[str, dict[str, Any]] = {"in batches": {}, "coupled": {"eta": "row"}, "powers": {"gamma": 1.2}}
@@ -133,6 +133,7 @@ def test_damaged_checkpoints_are_computed_again(original: Path, quick_folder: Pa
     for file in [*kept, Path("work/scores.diffusion/checkpoint")]:
         store = quick_folder / "store"
         shutil.copytree(begun, store, symlinks=True)
+        restamp_drafts(store)
         if harm == "gone":
             (store / file).unlink()
         else:

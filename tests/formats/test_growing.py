@@ -22,7 +22,7 @@ PIECES = [np.arange(start, start + 1500, dtype=np.uint32) for start in range(0, 
 
 def draft(folder: Path) -> Draft:
     (folder / "work").mkdir(exist_ok=True)
-    return Draft(folder / "work", "graph/W", recipe("graph"))
+    return Draft(folder / "work", "graph/W", recipe("graph"), {})
 
 
 def grow(folder: Path) -> None:

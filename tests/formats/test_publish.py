@@ -6,11 +6,9 @@ import errno
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import Request, import_descriptors
+from tests.support.processes import child
 from tests.support.stores import (
     SMALL_CHUNKS,
     Inputs,
@@ -44,28 +43,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def small_chunks() -> Iterator[None]:
     with chunks_of(SMALL_CHUNKS):
         yield
-
-
-@contextmanager
-def child(work: Callable[[], None]) -> Iterator[int]:
-    """A child process that does some work, then waits until it is killed."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os.write(write_end, b"ready")
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(write_end)
-    assert os.read(read_end, 5) == b"ready"
-    try:
-        yield pid
-    finally:
-        os.close(read_end)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def hold(path: Path, name: str) -> Callable[[], None]:
