@@ -27,10 +27,11 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Damaged, StoreError
+from mmdiff.formats.errors import Damaged, DiskError, StoreError
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.bus_errors import forget_map, report_bus_errors_in
 from mmdiff.formats.storage.crc import crc32c
+from mmdiff.formats.storage.disk_errors import disk_error
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -117,16 +118,14 @@ class FlatMap:
         return fresh
 
     def _check(self, chunk: int) -> None:
-        """Raises Damaged unless the bytes of a chunk match the checksum that was published."""
+        """Raises Damaged unless the bytes of a chunk match their checksum, and DiskError if they cannot be read."""
         assert self.origin is not None
         assert self.origin.crcs is not None
         size = self.spec.chunk_bytes
         at = self.address + chunk * size
         # Reads the pages first: where the disk fails or the file is too short, this is an error, and a plain access a SIGBUS.
         if _libc.madvise(at, size, _MADV_POPULATE_READ) != 0 and ctypes.get_errno() not in (errno.EINVAL, errno.EINTR):
-            raise self.damaged(
-                f"chunk {self.spec.chunk_file(chunk)} cannot be read: the file was shortened, or the disk fails."
-            )
+            raise self._unreadable(chunk)
         content = np.asarray(self).reshape(-1).view(np.uint8)[chunk * size : (chunk + 1) * size]
         crc = 0
         for start in range(0, size, _PIECE_BYTES):
@@ -135,6 +134,21 @@ class FlatMap:
         if crc != self.origin.crcs[chunk]:
             raise self.damaged(f"chunk {self.spec.chunk_file(chunk)} does not match its checksum.")
         self.origin.remember(chunk)
+
+    def _unreadable(self, chunk: int) -> StoreError:
+        """The error for a chunk whose pages cannot be read: it is damaged if its file is another now, else the disk fails.
+
+        The system says EFAULT for both.
+        """
+        assert self.origin is not None
+        try:
+            if self.open_chunk is not None:
+                os.close(self.open_chunk(chunk))
+        except DiskError as error:
+            return error
+        except StoreError:
+            return self.damaged(f"chunk {self.spec.chunk_file(chunk)} cannot be read: the file was shortened or replaced.")
+        return disk_error(OSError(errno.EIO, os.strerror(errno.EIO)), self.origin.path(chunk), "read the file")
 
     def damaged(self, problem: str) -> Damaged:
         """The error for a problem of this array."""

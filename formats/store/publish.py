@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,7 @@ from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.checked_files import CheckedInputs, input_stamps
+from mmdiff.formats.store.files import entries
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -312,8 +313,8 @@ class Publication:
 
     def _remove_unused_store(self) -> None:
         """Removes a store to which nothing was published, unless another run is writing to it."""
-        unused = {entry.name for entry in _entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
-            entry.is_dir() for entry in _entries(self.store.objects)
+        unused = {entry.name for entry in entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
+            entry.is_dir() for entry in entries(self.store.objects)
         )
         if unused and self._locks and seam.make_exclusive(self._locks[0]):
             for folder in (self.store.objects, self.store.path):
@@ -341,7 +342,7 @@ class Publication:
 
     def _remove_work(self, name: str) -> None:
         folder = self._work(name)
-        for path in list(_entries(folder)):
+        for path in entries(folder):
             if path.is_dir():
                 seam.remove_folder(path)
             elif path.name != "lock":
@@ -378,7 +379,7 @@ def _refuse_other_folders(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise BadOption(f"{path}: a file, not a folder. Name another place with ", Parameter("store", FOLDER), ".")
     # Listed once: another run may be making the store at the same time.
-    names = {entry.name for entry in _entries(path)}
+    names = {entry.name for entry in entries(path)}
     if "zarr.json" in names:
         Store.open(path).check_folders()
     elif names - {"work"}:
@@ -392,7 +393,3 @@ def _holder_of(lock: Path) -> str:
     if not isinstance(holder, dict):
         return "another run"
     return f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
-
-
-def _entries(folder: Path) -> Iterator[Path]:
-    return folder.iterdir() if folder.is_dir() else iter(())
