@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.storage import arrays
 from mmdiff.formats.store.checked_files import input_stamps
+from mmdiff.formats.store.growing import Growth
 from mmdiff.formats.store.manifest import Json, Recipe, encode
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Artifact, Store
@@ -78,6 +79,19 @@ def publish(
         artifact = publication.publish(draft, facts or {}, run or {"command": "a test"})
         publication.link({name: artifact})
     return Store.open(path).open_artifact(name, possible=False)
+
+
+def interrupt_growth(path: Path, name: str) -> None:
+    """A run that grows an array to ten values, with a checkpoint, and is interrupted by Ctrl-C."""
+    with (
+        suppress(KeyboardInterrupt),
+        Publication(path, [name], "a test") as publication,
+        Growth(publication.draft(name, recipe()), {"v": "int32"}) as growth,
+    ):
+        growth.append("v", np.arange(10, dtype=np.int32))
+        growth.checkpoint({"done": 10})
+        growth.close()
+        raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)
