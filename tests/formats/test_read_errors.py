@@ -101,18 +101,21 @@ def test_chunk_that_cannot_be_read_is_found_by_verify(store: Store, monkeypatch:
     assert crc_of_complete_chunk(artifact.folder / "vectors" / "c.0.0", artifact.spec("vectors")) is None
 
 
-def test_mapped_chunk_that_a_failing_disk_does_not_read_is_not_called_damaged(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "told"), [(errno.EFAULT, r"\(Input/output error\).* check the disk"), (errno.ENOMEM, "out of memory")]
+)
+def test_mapped_chunk_that_the_system_does_not_read_is_not_called_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, told: str
 ) -> None:
     """The kernel says EFAULT both for a file that was shortened and for a disk that fails."""
     mapped = store.open_artifact(SEEDS).mapped("vectors")
 
     def refuse(*_: Any) -> int:
-        ctypes.set_errno(errno.EFAULT)
+        ctypes.set_errno(code)
         return -1
 
     monkeypatch.setattr(mapping._libc, "madvise", refuse)
-    with pytest.raises(DiskError, match=r"vectors/c\.0\.0: cannot read the file \(Input/output error\).* check the disk"):
+    with pytest.raises(DiskError, match=rf"vectors/c\.0\.0: cannot read the file .*{told}"):
         mapping.touch(mapped, 0, 1)
 
 
