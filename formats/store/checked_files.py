@@ -97,13 +97,12 @@ def input_stamps(objects: Path, recipe: Recipe) -> dict[str, str]:
 
     Copies of an object that replaced a damaged one count too. Sources are the files of the source fingerprint.
     """
-    stamps = {}
-    for identity in sorted(recipe.object_ids):
-        files = objects.glob(f"{identity}*/*/c.*")
-        stamps[identity] = _stamp(objects, (file for file in files if id_of(file.parent.parent.name) == identity))
-    for name, files_of_source in recipe.source_fingerprints.items():
-        stamps[name] = _stamp(objects, (Path(file[0]) for file in files_of_source))
-    return stamps
+    inputs = {name: [Path(path) for path, *_ in files] for name, files in recipe.source_fingerprints.items()}
+    with explained(objects, "list the folder"):
+        for identity in recipe.object_ids:
+            found = objects.glob(f"{identity}*/*/c.*")
+            inputs[identity] = [file for file in found if id_of(file.parent.parent.name) == identity]
+    return {name: _stamp(objects, files) for name, files in inputs.items()}
 
 
 def _stamp(objects: Path, files: Iterable[Path]) -> str:
