@@ -143,9 +143,9 @@ class FlatMap:
         The system says EFAULT both for a file that was shortened and for a disk that fails.
         """
         assert self.origin is not None
+        assert self.open_chunk is not None
         try:
-            if self.open_chunk is not None:
-                os.close(self.open_chunk(chunk))
+            os.close(self.open_chunk(chunk))
         except DiskError as error:
             return error
         except StoreError:
