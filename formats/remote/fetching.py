@@ -58,8 +58,12 @@ class Fetched:
 
 @dataclass(frozen=True)
 class _Copy(Recipe):
-    """The recipe of a fetched artifact. It differs from that of the stage, so that neither continues the draft of the other."""
+    """The recipe of a fetched artifact. It differs from that of the stage, so that neither continues the draft of the other.
 
+    The artifact is not computed: its chunks are compared with their published checksums, and its inputs are not read.
+    """
+
+    reads_inputs = False
     copy_of: str = ""
 
 

@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import stat
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,14 @@ class ZarrSource(Matrix):
         with readable(str(path), "zarr"):
             import zarr  # takes half a second, so only where it is needed
 
-            array: Any = zarr.open(path, mode="r")
             name, folder = str(path), path
-            if inner is not None or not hasattr(array, "shape"):
-                array, inner = _in_group(array, name, inner)
-                name, folder = f"{path}::{inner}", path / inner
+            with warnings.catch_warnings():
+                # zarr warns of slow layouts and stray files. What cannot be read is refused below, in one sentence.
+                warnings.simplefilter("ignore", UserWarning)
+                array: Any = zarr.open(path, mode="r")
+                if inner is not None or not hasattr(array, "shape"):
+                    array, inner = _in_group(array, name, inner)
+                    name, folder = f"{path}::{inner}", path / inner
             super().__init__(name, array.shape, array.dtype, ())
             self._array = array
             self._folder = folder

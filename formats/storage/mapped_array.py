@@ -56,6 +56,12 @@ class MappedArray(NDArrayOperatorsMixin):
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self)))
 
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __contains__(self, value: Any) -> bool:
+        return value in np.asarray(self)
+
     def __getitem__(self, key: Any) -> Any:
         """The selected values: a view for numbers and slices, a copy for lists and masks, as in numpy."""
         flat = map_of(self._values)

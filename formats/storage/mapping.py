@@ -27,10 +27,11 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Damaged, StoreError
+from mmdiff.formats.errors import Damaged, DiskError, StoreError
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.bus_errors import forget_map, report_bus_errors_in
 from mmdiff.formats.storage.crc import crc32c
+from mmdiff.formats.storage.disk_errors import disk_error
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -117,16 +118,16 @@ class FlatMap:
         return fresh
 
     def _check(self, chunk: int) -> None:
-        """Raises Damaged unless the bytes of a chunk match the checksum that was published."""
+        """Raises Damaged unless the bytes of a chunk match their checksum, and DiskError if they cannot be read."""
         assert self.origin is not None
         assert self.origin.crcs is not None
         size = self.spec.chunk_bytes
         at = self.address + chunk * size
         # Reads the pages first: where the disk fails or the file is too short, this is an error, and a plain access a SIGBUS.
-        if _libc.madvise(at, size, _MADV_POPULATE_READ) != 0 and ctypes.get_errno() not in (errno.EINVAL, errno.EINTR):
-            raise self.damaged(
-                f"chunk {self.spec.chunk_file(chunk)} cannot be read: the file was shortened, or the disk fails."
-            )
+        if _libc.madvise(at, size, _MADV_POPULATE_READ) != 0:
+            code = ctypes.get_errno()
+            if code not in (errno.EINVAL, errno.EINTR):
+                raise self._unreadable(chunk, errno.EIO if code == errno.EFAULT else code)
         content = np.asarray(self).reshape(-1).view(np.uint8)[chunk * size : (chunk + 1) * size]
         crc = 0
         for start in range(0, size, _PIECE_BYTES):
@@ -135,6 +136,21 @@ class FlatMap:
         if crc != self.origin.crcs[chunk]:
             raise self.damaged(f"chunk {self.spec.chunk_file(chunk)} does not match its checksum.")
         self.origin.remember(chunk)
+
+    def _unreadable(self, chunk: int, code: int) -> StoreError:
+        """The error for a chunk whose pages cannot be read: it is damaged if its file is another now, else the system failed.
+
+        The system says EFAULT both for a file that was shortened and for a disk that fails.
+        """
+        assert self.origin is not None
+        assert self.open_chunk is not None
+        try:
+            os.close(self.open_chunk(chunk))
+        except DiskError as error:
+            return error
+        except StoreError:
+            return self.damaged(f"chunk {self.spec.chunk_file(chunk)} cannot be read: the file was shortened or replaced.")
+        return disk_error(OSError(code, os.strerror(code)), self.origin.path(chunk), "read the file")
 
     def damaged(self, problem: str) -> Damaged:
         """The error for a problem of this array."""
@@ -187,9 +203,9 @@ def touch_entries(values: NDArray[Any], starts: NDArray[np.int64], stops: NDArra
     flat = map_of(values)
     if flat is None or not flat.unchecked:
         return False
-    some = starts < stops
-    first = (starts[some] * values.itemsize) // flat.spec.chunk_bytes
-    last = (stops[some] * values.itemsize - 1) // flat.spec.chunk_bytes
+    some, before = starts < stops, values.__array_interface__["data"][0] - flat.address
+    first = (before + starts[some] * values.itemsize) // flat.spec.chunk_bytes
+    last = (before + stops[some] * values.itemsize - 1) // flat.spec.chunk_bytes
     # The number of ranges that begin, less those that have ended, is positive where a chunk is needed.
     change = np.zeros(flat.spec.chunks + 1, np.int64)
     np.add.at(change, first, 1)
@@ -200,7 +216,9 @@ def touch_entries(values: NDArray[Any], starts: NDArray[np.int64], stops: NDArra
 def touch_all(values: NDArray[Any]) -> NDArray[Any]:
     """Checks all chunks of a mapped array, and returns it. Pages of the map are released again; they stay in the page cache."""
     flat = map_of(values)
-    if flat is None or not flat.unchecked:
+    # Listed once: other threads may check them meanwhile.
+    chunks = [] if flat is None else sorted(flat.unchecked)
+    if flat is None or not chunks:
         return values
 
     def check(chunk: int) -> None:
@@ -208,7 +226,6 @@ def touch_all(values: NDArray[Any]) -> NDArray[Any]:
         at = flat.address + chunk * flat.spec.chunk_bytes
         _libc.madvise(at, flat.spec.chunk_bytes, _MADV_DONTNEED)
 
-    chunks = sorted(flat.unchecked)
     if len(chunks) == 1:
         check(chunks[0])
         return values

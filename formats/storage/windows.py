@@ -16,9 +16,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Corrupt, StoreError
+from mmdiff.formats.errors import StoreError
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.direct import enable_direct_io
+from mmdiff.formats.storage.disk_errors import disk_error
 from mmdiff.formats.storage.mapping import OpenChunk, map_of
 
 
@@ -69,7 +70,7 @@ class Windows:
             except OSError as error:
                 # Some file systems accept the flag, and then need larger blocks.
                 if error.errno != errno.EINVAL:
-                    raise Corrupt(f"{self._name(chunk)}: {error.strerror}. Copy the store to a disk that works.") from error
+                    raise disk_error(error, self._file(chunk), "read the file") from error
                 return False
             # After a partial page, direct I/O cannot continue.
             if count == 0 or count % PAGE_BYTES:
@@ -93,10 +94,10 @@ class Windows:
         self._files[thread] = chunk, descriptor
         return descriptor
 
-    def _name(self, chunk: int) -> str:
+    def _file(self, chunk: int) -> Path:
         """The path of a chunk file, found through its descriptor."""
         opened, descriptor = self._files.get(threading.get_ident(), (-1, -1))
-        return str(Path(f"/proc/self/fd/{descriptor}").readlink()) if opened == chunk else f"chunk {chunk}"
+        return Path(f"/proc/self/fd/{descriptor}").readlink() if opened == chunk else Path(f"chunk {chunk}")
 
 
 class _Window:

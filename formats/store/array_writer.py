@@ -16,6 +16,7 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c, tail
 from mmdiff.formats.storage.direct import read_pages
+from mmdiff.formats.storage.disk_errors import disk_error
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
 from mmdiff.formats.store.files import open_chunk
 from mmdiff.formats.store.manifest import encode
@@ -60,9 +61,10 @@ class ArrayWriter:
         descriptor = self._open(chunk)
         try:
             read_pages(descriptor, out)
-        except (OSError, EOFError) as error:
-            file, reason = self.folder / self.spec.chunk_file(chunk), getattr(error, "strerror", None) or error
-            raise Corrupt(f"{file}: cannot be read ({reason}). Run the same command again.") from None
+        except EOFError as error:
+            raise Corrupt(f"{self._file(chunk)}: cannot be read ({error}). Run the same command again.") from None
+        except OSError as error:
+            raise disk_error(error, self._file(chunk), "read the file") from error
         finally:
             os.close(descriptor)
 

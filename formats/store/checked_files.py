@@ -2,18 +2,22 @@
 
 A file is recognised by its inode, size and modification time. A file that was modified just before it was checked may be
 modified again within the same tick of the clock, so it is checked again when it is opened again.
+
+A killed process notices nothing. So a draft keeps stamps of the files that it is computed from, for the run that continues it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from mmdiff.formats.errors import Damaged
-from mmdiff.formats.store.manifest import id_of
+from mmdiff.formats.storage.disk_errors import explained
+from mmdiff.formats.store.manifest import Recipe, id_of
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size and modification time (ns)."""
@@ -86,3 +90,36 @@ class CheckedInputs:
         with _lock:
             _runs.remove(self)
             _before.difference_update({note for note in self.files if note[0].is_relative_to(self._folder)})
+
+
+def input_stamps(objects: Path, recipe: Recipe) -> dict[str, str]:
+    """A digest for each input of a recipe: of its files, as they are on disk now.
+
+    Copies of an object that replaced a damaged one count too. Sources are the files of the source fingerprint.
+    """
+    inputs = {name: [Path(path) for path, *_ in files] for name, files in recipe.source_fingerprints.items()}
+    with explained(objects, "list the folder"):
+        for identity in recipe.object_ids:
+            found = objects.glob(f"{identity}*/*/c.*")
+            inputs[identity] = [file for file in found if id_of(file.parent.parent.name) == identity]
+    return {name: _stamp(objects, files) for name, files in inputs.items()}
+
+
+def _stamp(objects: Path, files: Iterable[Path]) -> str:
+    """A digest of the names, inodes, sizes and times of files.
+
+    The time of the last change (ctime) cannot be set: a file that was overwritten and restored, old modification time
+    included, is still told from one that was left alone.
+    """
+    digest = hashlib.blake2b(digest_size=12)
+    for file in sorted(files):
+        # A store that was moved as a whole is the same store.
+        name = file.relative_to(objects) if file.is_relative_to(objects) else file
+        digest.update(os.fsencode(name))
+        with explained(file, "find out its size and times"):
+            try:
+                status = file.lstat()
+                digest.update(f"\0{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\0".encode())
+            except FileNotFoundError:
+                digest.update(b"\0gone\0")
+    return digest.hexdigest()

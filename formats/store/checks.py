@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     # A store compares the artifacts it opens with their layouts, and so with these checks.
     from mmdiff.formats.store.store import Artifact
 
-# Values that are checked at a time.
-_BLOCK = 1 << 20
+# Values and strings that are checked at a time.
+_BLOCK, _STRINGS = 1 << 20, 1 << 14
 
 # Entries of a line of experiment results, and the accuracies in its `mean` and `std`.
 _LINE: dict[str, type] = {
@@ -225,7 +225,28 @@ def _blocks(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
 def _check_strings(artifact: Artifact, column: str) -> Iterator[Finding]:
     name = f"{column}_offsets"
     if name in artifact:
-        yield from _check_offsets(name, artifact.array(name), artifact.spec(f"{column}_utf8").shape[0])
+        wrong = list(_check_offsets(name, artifact.array(name), artifact.spec(f"{column}_utf8").shape[0]))
+        yield from wrong or _check_utf8(f"{column}_utf8", artifact.array(name), artifact.array(f"{column}_utf8"))
+
+
+def _check_utf8(name: str, offsets: NDArray[Any], utf8: NDArray[Any]) -> Iterator[Finding]:
+    """Every string is UTF-8. Many are decoded at once: they are, if together they are and none begins within a character."""
+    strings = len(offsets) - 1
+    for start in range(0, strings, _STRINGS):
+        block = offsets[start : min(start + _STRINGS, strings) + 1]
+        first = block[:-1][block[:-1] < block[1:]]
+        if not _is_utf8(utf8[block[0] : block[-1]]) or (utf8[first] & 0xC0 == 0x80).any():
+            bad = next(i for i in range(len(block) - 1) if not _is_utf8(utf8[block[i] : block[i + 1]]))
+            yield name, f"string {start + bad} is not UTF-8"
+            return
+
+
+def _is_utf8(utf8: NDArray[Any]) -> bool:
+    try:
+        utf8.tobytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_offsets(name: str, offsets: NDArray[Any], end: int) -> Iterator[Finding]:

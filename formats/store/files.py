@@ -1,4 +1,4 @@
-"""Opening the files of a store for reading: chunks and metadata, each checked to be the file that was published.
+"""The files of a store, for reading: chunks and metadata, each checked to be the file that was published, and folders.
 
 What is missing or has changed is `Corrupt`. Where the system refuses to read a file (too many open files, no permission, a
 failing disk), the file may be intact: that is a `DiskError`, with the advice for it.
@@ -17,6 +17,8 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import TAIL_BYTES, crc32c_of_file, tail
 from mmdiff.formats.storage.disk_errors import disk_error
 from mmdiff.formats.storage.metadata import read_inside
+
+_AGAIN = "Then run this again."
 
 # The file is missing, or something else is in its place.
 _NOT_THE_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EFBIG, errno.ENXIO)
@@ -53,14 +55,19 @@ def open_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int) -> int:
     return descriptor
 
 
-def check_content(descriptor: int, spec: ArraySpec, chunk: int, crc: int, advance: Advance = lambda _: None) -> None:
-    """Raises Corrupt unless the content of an open chunk file matches its checksum."""
+def check_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advance: Advance = lambda _: None) -> os.stat_result:
+    """Reads a chunk file and returns its status; raises Corrupt unless its content matches its checksum, or as `open_chunk`."""
+    descriptor = open_chunk(folder, spec, chunk, crc)
     try:
+        status = os.fstat(descriptor)
         found = crc32c_of_file(descriptor, spec.chunk_bytes, advance)
     except OSError as error:
-        raise Corrupt(f"chunk {spec.chunk_file(chunk)} cannot be read ({error.strerror}).") from None
+        raise _refused(error, folder / spec.chunk_file(chunk)) from error
+    finally:
+        os.close(descriptor)
     if found != crc:
         raise Corrupt(f"chunk {spec.chunk_file(chunk)} does not match its checksum.")
+    return status
 
 
 def read_file(path: Path, where: str, root: Path) -> bytes:
@@ -73,6 +80,16 @@ def read_file(path: Path, where: str, root: Path) -> bytes:
         raise Corrupt(f"{where}: cannot read {path} ({error.strerror}). Rebuild the artifact.") from None
 
 
+def entries(folder: Path) -> list[Path]:
+    """The entries of a folder in the order of their names, none if there is no such folder (any more)."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise disk_error(error, folder, "list the folder", _AGAIN) from error
+
+
 def _refused(error: OSError, path: Path) -> StoreError:
     """The error for a file that the system refuses to read."""
-    return disk_error(error, path, "read the file", "Then run this again.")
+    return disk_error(error, path, "read the file", _AGAIN)

@@ -12,6 +12,7 @@ from pathlib import Path
 from mmdiff.formats.errors import Corrupt, Locked
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.disk_errors import explaining
+from mmdiff.formats.store.files import entries
 from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import Store
 from mmdiff.formats.store.verify import problems_of_names
@@ -93,6 +94,4 @@ def _unless_gone(error: OSError) -> None:
 
 
 def _folders(parent: Path) -> list[Path]:
-    with suppress(FileNotFoundError):
-        return sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
-    return []
+    return [path for path in entries(parent) if path.is_dir() and not path.is_symlink()]

@@ -158,7 +158,11 @@ class Growth:
         self._pieces: deque[Future[list[Future[None]]]] = deque()
         self._sealed: list[Future[None]] = []
         self._failure: BaseException | None = None
-        self.note: Json = self._restore()
+        try:
+            self.note: Json = self._restore()
+        except BaseException:
+            self._leave()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -166,8 +170,7 @@ class Growth:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._writer.shutdown(cancel_futures=True)
         self._sealer.shutdown()
-        for array in self.arrays.values():
-            array.leave()
+        self._leave()
 
     def append(self, name: str, values: NDArray[Any]) -> None:
         """Appends values to an array; blocks where the disk cannot keep up."""
@@ -229,6 +232,10 @@ class Growth:
 
         return [self._sealer.submit(confirm)]
 
+    def _leave(self) -> None:
+        for array in self.arrays.values():
+            array.leave()
+
     def _settle(self) -> None:
         """Waits until all pieces are written and every full chunk has its name."""
         while self._pieces:
@@ -242,10 +249,12 @@ class Growth:
             found = read_json(self._checkpoint)
             content = {"places": found["places"], "note": found["note"]}
             intact = found["crc32c"] == crc32c(encode(content))
+            places = {name: Place(*content["places"][name]) for name in self.arrays}
         except (ValueError, KeyError, TypeError, RecursionError):
             return {}
         note: Json = content["note"]
-        if intact and all(array.restore(Place(*content["places"][name])) for name, array in self.arrays.items()):
+        possible = all(type(number) is int and number >= 0 for place in places.values() for number in astuple(place))
+        if intact and possible and all(array.restore(places[name]) for name, array in self.arrays.items()):
             return note
         for array in self.arrays.values():
             array.reset()

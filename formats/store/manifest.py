@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from mmdiff.formats.errors import BadResult, Corrupt, call, shortened
 from mmdiff.formats.storage.arrays import ArraySpec
@@ -75,11 +75,18 @@ class Recipe:
     They are recorded with the run and not in the manifest: the same bytes in another file are the same artifact.
     """
 
+    reads_inputs: ClassVar[bool] = True
+
     kind: str
     schema: int
     parameters: Json
     inputs: Json
     source_fingerprints: Json = field(default_factory=dict)
+
+    @property
+    def object_ids(self) -> set[str]:
+        """The ids of the artifacts among the inputs."""
+        return {entry["object"] for entry in self.inputs.values() if "object" in entry}
 
     def to_json(self) -> Json:
         document = dict(vars(self))

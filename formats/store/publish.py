@@ -1,14 +1,15 @@
 """Publishing: artifacts are drafted in `work/`, moved to `objects/` when they are complete, and then get their names.
 
-A draft belongs to a recipe. A killed run leaves its draft, and a run with the same recipe continues it: chunks that match their
-checksum are not made again. A draft of another recipe is removed.
+A draft belongs to a recipe, and to the files that its inputs were when it was started. A killed run leaves its draft, and a run
+with the same recipe continues it: chunks that match their checksum are not made again. A draft of another recipe is removed.
+So is one whose inputs have other stamps now: the killed run may have read them while they were damaged.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,8 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.metadata import read_json
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.array_writer import ArrayWriter
-from mmdiff.formats.store.checked_files import CheckedInputs
+from mmdiff.formats.store.checked_files import CheckedInputs, input_stamps
+from mmdiff.formats.store.files import entries
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
     Json,
@@ -53,20 +55,21 @@ from mmdiff.formats.store.verify import DraftStore, problems_of_files
 Check = Callable[[Artifact], None]
 """Raises BadResult for a finished draft with bad content."""
 
-# Drafts of versions that did not check every chunk they read (1) are not continued.
-_DRAFT_VERSION = 2
+# Drafts of versions that did not check every chunk they read (1), or had no stamps of their inputs (2), are not continued.
+_DRAFT_VERSION = 3
 
 
 class Draft:
     """An artifact that is being made; see `Publication.draft`."""
 
-    def __init__(self, folder: Path, name: str, recipe: Recipe) -> None:
+    def __init__(self, folder: Path, name: str, recipe: Recipe, stamps: Json) -> None:
         self.name = name
         self.recipe = recipe
         self.writers: dict[str, ArrayWriter] = {}
         self.checkpoint = folder / "checkpoint"
         self._object = folder / "object"
-        described = {**recipe.to_json(), "draft": _DRAFT_VERSION}
+        # On disk before the first chunk: making the folder of the object syncs the folder of this note.
+        described = {**recipe.to_json(), "draft": _DRAFT_VERSION, "stamps": stamps}
         note = folder / "recipe.json"
         if read_json(note) != json.loads(encode(described)) or self._object.is_symlink():
             if self.checkpoint.exists():
@@ -257,14 +260,16 @@ class Publication:
         return None
 
     def draft(self, name: str, recipe: Recipe) -> Draft:
-        """Starts an artifact, or continues the draft of an interrupted run with the same recipe."""
-        self._inputs.refuse_changed(_input_ids(recipe))
-        self._drafts[name] = Draft(self._work(name), name, recipe)
+        """Starts an artifact, or continues the draft of an interrupted run with the same recipe and the same input files."""
+        # Stamps first: an input that this process has checked before, and that changes in between, is refused.
+        stamps = input_stamps(self.store.objects, recipe) if recipe.reads_inputs else {}
+        self._inputs.refuse_changed(recipe.object_ids)
+        self._drafts[name] = Draft(self._work(name), name, recipe, stamps)
         return self._drafts[name]
 
     def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:
         """Makes a finished draft an object, without a name yet. `check` may refuse it."""
-        self._inputs.refuse_changed(_input_ids(draft.recipe))
+        self._inputs.refuse_changed(draft.recipe.object_ids)
         self._make_groups(self.store.objects, self._work(draft.name))
         object_name = draft.publish(self.store, facts, {**run, "witness": draft.recipe.source_fingerprints}, check)
         self._unnamed[draft.name] = self.store.objects / object_name
@@ -295,7 +300,7 @@ class Publication:
         if error is None or isinstance(error, InputError | BadResult | Damaged):
             return False
         draft = self._drafts[name]
-        return draft.has_chunks and not any(self._inputs.changed(_input_ids(draft.recipe)))
+        return draft.has_chunks and not any(self._inputs.changed(draft.recipe.object_ids))
 
     def _work(self, name: str) -> Path:
         return _work_folder(self.store, name)
@@ -308,8 +313,8 @@ class Publication:
 
     def _remove_unused_store(self) -> None:
         """Removes a store to which nothing was published, unless another run is writing to it."""
-        unused = {entry.name for entry in _entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
-            entry.is_dir() for entry in _entries(self.store.objects)
+        unused = {entry.name for entry in entries(self.store.path)} <= {"zarr.json", "objects"} and not any(
+            entry.is_dir() for entry in entries(self.store.objects)
         )
         if unused and self._locks and seam.make_exclusive(self._locks[0]):
             for folder in (self.store.objects, self.store.path):
@@ -337,7 +342,7 @@ class Publication:
 
     def _remove_work(self, name: str) -> None:
         folder = self._work(name)
-        for path in list(_entries(folder)):
+        for path in entries(folder):
             if path.is_dir():
                 seam.remove_folder(path)
             elif path.name != "lock":
@@ -374,7 +379,7 @@ def _refuse_other_folders(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise BadOption(f"{path}: a file, not a folder. Name another place with ", Parameter("store", FOLDER), ".")
     # Listed once: another run may be making the store at the same time.
-    names = {entry.name for entry in _entries(path)}
+    names = {entry.name for entry in entries(path)}
     if "zarr.json" in names:
         Store.open(path).check_folders()
     elif names - {"work"}:
@@ -383,16 +388,8 @@ def _refuse_other_folders(path: Path) -> None:
         )
 
 
-def _input_ids(recipe: Recipe) -> set[str]:
-    return {entry["object"] for entry in recipe.inputs.values() if "object" in entry}
-
-
 def _holder_of(lock: Path) -> str:
     holder = read_json(lock)
     if not isinstance(holder, dict):
         return "another run"
     return f"process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
-
-
-def _entries(folder: Path) -> Iterator[Path]:
-    return folder.iterdir() if folder.is_dir() else iter(())

@@ -33,7 +33,7 @@ from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.checked_files import Identity, identity_of, note_use, remember_checked, was_checked
-from mmdiff.formats.store.files import open_chunk, read_file
+from mmdiff.formats.store.files import entries, open_chunk, read_file
 from mmdiff.formats.store.layouts import require_possible
 from mmdiff.formats.store.manifest import (
     ArrayEntry,
@@ -272,8 +272,8 @@ class Store:
         return [
             f"{space}/{entry.name}"
             for space in NAMESPACES
-            if (self.path / space).is_dir() and not (self.path / space).is_symlink()
-            for entry in sorted((self.path / space).iterdir())
+            if not (self.path / space).is_symlink()
+            for entry in entries(self.path / space)
             if entry.is_symlink() and is_name(f"{space}/{entry.name}")
         ]
 

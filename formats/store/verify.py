@@ -18,9 +18,8 @@ from mmdiff.formats.errors import Corrupt, DiskError, StoreError
 from mmdiff.formats.progress import Advance
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c_of_file, tail
-from mmdiff.formats.storage.metadata import read_inside
 from mmdiff.formats.store.checked_files import identity_of, remember_checked
-from mmdiff.formats.store.files import check_content, open_chunk
+from mmdiff.formats.store.files import check_chunk, entries, read_file
 from mmdiff.formats.store.kinds import Kinds, problems_of_content
 from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import (
@@ -105,7 +104,7 @@ def verify_frame(store: Store) -> Iterator[Problem]:
             yield from _problems_of_folder(store, folder)
     yield from problems_of_names(store)
     known = {"zarr.json", *NAMESPACES, "objects", "work", "lost+found"}
-    for path in _entries(store.path):
+    for path in entries(store.path):
         if path.name not in known and not _holds_names(path):
             yield Problem(path.name, None, None, "not a part of the store", _ELSEWHERE)
 
@@ -116,7 +115,7 @@ def problems_of_names(store: Store) -> Iterator[Problem]:
     A name is never removed by a run. So a name is lost if the store has its object and an artifact that was made from it, but
     not the name. Names that nothing was made from leave no such trace.
     """
-    for path in _entries(store.path):
+    for path in entries(store.path):
         if path.name not in (*NAMESPACES, "objects", "work") and _holds_names(path):
             remedy = f"Give the folder its name back, one of {', '.join(NAMESPACES)}, or move it elsewhere."
             yield Problem(path.name, None, None, "a folder of names that a store does not have", remedy)
@@ -182,13 +181,8 @@ def crc_of_complete_chunk(path: Path, spec: ArraySpec) -> int | None:
 
 def _problem_of_chunk(folder: Path, spec: ArraySpec, chunk: int, crc: int, advance: Advance) -> StoreError | None:
     try:
-        descriptor = open_chunk(folder, spec, chunk, crc)
-        try:
-            identity = identity_of(os.fstat(descriptor))
-            check_content(descriptor, spec, chunk, crc, advance)
-            remember_checked(folder.absolute() / spec.chunk_file(chunk), identity, crc)
-        finally:
-            os.close(descriptor)
+        identity = identity_of(check_chunk(folder, spec, chunk, crc, advance))
+        remember_checked(folder.absolute() / spec.chunk_file(chunk), identity, crc)
     except _UNUSABLE as error:
         return error
     return None
@@ -215,7 +209,7 @@ def _problems_of_folder(store: Store, folder: Path) -> Iterator[Problem]:
     # An interrupted run may leave an empty folder.
     if folder != store.work and _is_used(folder):
         yield from _problems_of_group(store, folder, NAMESPACE_JSON)
-    for path in _entries(folder):
+    for path in entries(folder):
         relative = _relative(store, path)
         named = folder == store.work or (is_object_name(path.name) if folder == store.objects else is_name(relative))
         if path.name != "zarr.json" and not (named and _entry(path) in (expected, None)):
@@ -223,24 +217,28 @@ def _problems_of_folder(store: Store, folder: Path) -> Iterator[Problem]:
 
 
 def _problems_of_group(store: Store, folder: Path, text: bytes) -> Iterator[Problem]:
+    intact = False
     try:
-        intact = read_inside(store.path, folder / "zarr.json") == text
-    except OSError:
-        intact = False
+        intact = read_file(folder / "zarr.json", "", store.path) == text
+    except DiskError as error:
+        yield Problem(_relative(store, folder), None, None, str(error), _AGAIN)
+        return
+    except Corrupt:
+        pass
     if not intact:
         remedy = f"Write this into it: {text.decode()}"
         yield Problem(_relative(store, folder), None, None, "zarr.json is missing or was changed", remedy)
 
 
 def _is_used(folder: Path) -> bool:
-    return any(path.name != "work" for path in _entries(folder))
+    return any(path.name != "work" for path in entries(folder))
 
 
 def _holds_names(folder: Path) -> bool:
     """Whether a folder holds links to objects."""
     if _entry(folder) != _FOLDER:
         return False
-    targets = (path.readlink() for path in _entries(folder) if path.is_symlink())
+    targets = (path.readlink() for path in entries(folder) if path.is_symlink())
     return any(target.parent == Path("../objects") and is_object_name(target.name) for target in targets)
 
 
@@ -251,15 +249,6 @@ def _entry(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     return _FOLDER if stat.S_ISDIR(mode) else _LINK if stat.S_ISLNK(mode) else "a file"
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise Corrupt(f"{folder}: cannot be listed ({error.strerror}). Check its permissions and the disk.") from None
 
 
 def _relative(store: Store, path: Path) -> str:

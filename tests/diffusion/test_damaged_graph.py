@@ -113,8 +113,8 @@ def test_scores_of_a_damaged_graph_are_not_published_and_its_draft_is_not_contin
     assert not problems(Store.open(made))
 
 
-def test_draft_of_a_version_that_trusted_large_arrays_is_not_continued(made: Path) -> None:
-    request = Request(iterations=2, cols_per_batch=2)
+def leave_wrong_scores(store: Path, request: Request) -> Path:
+    """Leaves a draft with scores of 7, as a run on damaged data may do; returns its recipe."""
 
     def stop(*_: Any) -> Any:
         raise KeyboardInterrupt
@@ -122,17 +122,36 @@ def test_draft_of_a_version_that_trusted_large_arrays_is_not_continued(made: Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmdiff.diffusion.stage._assemble", stop)
         with pytest.raises(KeyboardInterrupt):
-            diffuse(made, request)
-    note = made / "work" / "scores.diffusion" / "recipe.json"
-    described = json.loads(note.read_bytes())
-    assert described.pop("draft") == 2
-    note.write_text(json.dumps(described))
-    # Scores of a batch, as a run on damaged data may have left them: they must not come back.
+            diffuse(store, request)
+    note = store / "work" / "scores.diffusion" / "recipe.json"
     for file in note.parent.glob("object/pass_scores_*/c.*"):
         values = np.full((file.stat().st_size - 4) // 4, 7, np.float32).tobytes()
         file.write_bytes(values + tail(crc32c(values)))
+    return note
+
+
+def test_draft_of_a_version_that_trusted_large_arrays_is_not_continued(made: Path) -> None:
+    request = Request(iterations=2, cols_per_batch=2)
+    note = leave_wrong_scores(made, request)
+    described = json.loads(note.read_bytes())
+    assert described.pop("draft") == 3
+    note.write_text(json.dumps(described))
     outcome = diffuse(made, request)
     assert not (outcome.artifact.array("scores") == 7).any()
+
+
+@pytest.mark.parametrize("array", [None, "indptr", "indices", "scale"])
+def test_draft_of_a_killed_run_is_not_continued_after_its_graph_was_damaged_and_repaired(made: Path, array: str | None) -> None:
+    request = Request(iterations=2, cols_per_batch=2)
+    leave_wrong_scores(made, request)
+    if array is not None:
+        file = chunk(made, array, 0)
+        status = file.stat()
+        flip(file)
+        flip(file)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    # Without that the scores come back: this is how a draft is continued.
+    assert (diffuse(made, request).artifact.array("scores") == 7).any() == (array is None)
 
 
 def stream_reads(graph: CsrGraph, past_cache: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from mmdiff.formats.store.store import Store
 from mmdiff.runtime.progress import Advance, Progress
 from tests.diffusion.test_diffuse_shortcuts import large
 from tests.diffusion.test_diffuse_store import make
-from tests.formats.test_publish import TAKE_ROOM, failing
-from tests.support.stores import SMALL_CHUNKS, chunk_inodes, chunks_of, problems, tree
+from tests.support.refusals import TAKE_ROOM, refused_at
+from tests.support.stores import SMALL_CHUNKS, chunk_inodes, chunks_of, problems, restamp_drafts, tree
 
 SCORES = "scores/diffusion"
 VARIANTS: dict[str, dict[str, Any]] = {"in batches": {}, "coupled": {"eta": "row"}, "powers": {"gamma": 1.2}}
@@ -133,6 +134,7 @@ def test_damaged_checkpoints_are_computed_again(original: Path, quick_folder: Pa
     for file in [*kept, Path("work/scores.diffusion/checkpoint")]:
         store = quick_folder / "store"
         shutil.copytree(begun, store, symlinks=True)
+        restamp_drafts(store)
         if harm == "gone":
             (store / file).unlink()
         else:
@@ -145,7 +147,7 @@ def test_damaged_checkpoints_are_computed_again(original: Path, quick_folder: Pa
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 def test_full_disk_is_an_error_in_words_and_with_space_the_same_command_continues(
-    original: Path, quick_folder: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    original: Path, quick_folder: Path, options: dict[str, Any]
 ) -> None:
     asked = request(quick_folder, **options)
     reference = copy(original, quick_folder / "reference")
@@ -153,10 +155,7 @@ def test_full_disk_is_an_error_in_words_and_with_space_the_same_command_continue
     expected = tree(reference, with_runs=False)
     for step in itertools.count(3, 7):
         store = copy(original, quick_folder)
-        calls = itertools.count()
-        with monkeypatch.context() as context:
-            for name in TAKE_ROOM:
-                context.setattr(os, name, failing(getattr(os, name), _at(step, calls)))
+        with refused_at(step, TAKE_ROOM, errno.ENOSPC):
             try:
                 diffuse(store, asked)
             except DiskFull as error:
@@ -170,10 +169,6 @@ def test_full_disk_is_an_error_in_words_and_with_space_the_same_command_continue
         assert tree(store, with_runs=False) == expected, f"step {step}"
         shutil.rmtree(store)
     assert step > 50
-
-
-def _at(step: int, calls: Iterator[int]) -> Callable[[], bool]:
-    return lambda: next(calls) == step
 
 
 def command(store: Path, *options: str) -> list[str]:

@@ -393,6 +393,16 @@ NAMES = {"class_names_offsets": np.array([0, 1, 2]), "class_names_utf8": np.from
         ({"ids_offsets": np.array([1, 1, 2, 4]), "ids_utf8": np.zeros(4, np.uint8)}, "ids_offsets", "from 0 to 4"),
         ({"ids_offsets": np.array([0, 4]), "ids_utf8": np.zeros(4, np.uint8)}, "ids_offsets", "2 offsets for 3 strings"),
         ({"ids_offsets": np.array([0, 1, 2, 4])}, "ids_utf8", "missing"),
+        (
+            {"ids_offsets": np.array([0, 1, 2, 3]), "ids_utf8": np.array([97, 255, 98], np.uint8)},
+            "ids_utf8",
+            "string 1 is not UTF-8",
+        ),
+        (
+            {"ids_offsets": np.array([0, 1, 2, 4]), "ids_utf8": np.frombuffer("aäb".encode(), np.uint8)},
+            "ids_utf8",
+            "string 1 is not UTF-8",
+        ),
         ({"surprise": np.zeros(3, np.uint8)}, "surprise", "does not have"),
         ({"raw": np.zeros((2, 9), np.float32)}, "raw", "2 rows for 3 vectors"),
     ],

@@ -27,12 +27,9 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.disk_errors import disk_error, explained
 from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import import_descriptors
+from tests.support.refusals import CHANGING, refusal, refused_at
 from tests.support.stores import SMALL_CHUNKS, Inputs, chunks_of, problems, tree
 
-CHANGING = (
-    *("open", "write", "pwrite", "fsync", "posix_fallocate", "ftruncate", "mkdir", "rename", "replace", "symlink", "unlink"),
-    *("rmdir", "statvfs"),
-)
 REFUSALS = (errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EPERM, errno.ENOSPC)
 
 
@@ -40,10 +37,6 @@ REFUSALS = (errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EDQUOT, err
 def small_chunks() -> Iterator[None]:
     with chunks_of(SMALL_CHUNKS):
         yield
-
-
-def refusal(code: int) -> OSError:
-    return OSError(code, os.strerror(code))
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, code: int) -> None:
@@ -261,34 +254,19 @@ def test_temporary_folder_that_cannot_be_made_is_explained(monkeypatch: pytest.M
         pytest.fail("there is no folder")
 
 
-def failing(call: Callable[..., Any], turn: Callable[[], bool], code: int) -> Callable[..., Any]:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        changes = call.__name__ != "open" or args[1] & os.O_CREAT
-        if changes and turn():
-            raise refusal(code)
-        return call(*args, **kwargs)
-
-    return wrapped
-
-
-def test_refusal_at_any_step_is_a_sentence_and_the_same_command_continues(
-    quick_folder: Path, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusal_at_any_step_is_a_sentence_and_the_same_command_continues(quick_folder: Path, inputs: Inputs) -> None:
     request = inputs.request()
     import_descriptors(quick_folder / "other", request)
     expected = tree(quick_folder / "other", with_runs=False)
     told: list[str] = []
     for step in itertools.count(0, 2):
-        path, calls = quick_folder / f"store{step}", itertools.count()
-        code = REFUSALS[step // 2 % len(REFUSALS)]
-        with monkeypatch.context() as context:
-            for name in CHANGING:
-                context.setattr(os, name, failing(getattr(os, name), lambda: next(calls) == step, code))  # noqa: B023
+        path = quick_folder / f"store{step}"
+        with refused_at(step, CHANGING, REFUSALS[step // 2 % len(REFUSALS)]) as reached:
             try:
                 import_descriptors(path, request)
             except (DiskError, DiskFull) as error:
                 told.append(str(error))
-        if next(calls) <= step:
+        if not reached():
             break
         assert not path.exists() or problems(Store.open(path)) == [], step
         import_descriptors(path, request)

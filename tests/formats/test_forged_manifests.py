@@ -21,7 +21,7 @@ from mmdiff.formats.store.manifest import Manifest, Record, encode, object_id, p
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
 from tests.support.remotes import files_of
-from tests.support.stores import problems, publish, recipe, tree
+from tests.support.stores import interrupt_growth, problems, publish, recipe, tree
 
 BACKGROUND = "descriptors/background"
 ID = f"pca-{'0' * 24}"
@@ -191,19 +191,7 @@ def test_json_that_is_read_but_too_deep_to_be_written_is_damage(
 ) -> None:
     """Python 3.12 reads JSON that is deeper than the JSON that it writes."""
     path, name = quick_folder / "drafts", "models/x"
-
-    def interrupted() -> None:
-        with (
-            Publication(path, [name], "a test") as publication,
-            Growth(publication.draft(name, recipe()), {"v": "int32"}) as growth,
-        ):
-            growth.append("v", np.arange(10, dtype=np.int32))
-            growth.checkpoint({"done": 10})
-            growth.close()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    interrupt_growth(path, name)
     text = (store.open_artifact(BACKGROUND).folder / "zarr.json").read_bytes()
     remote = Remote.open(copy_with(store, quick_folder / "there", text))
     run = run_json({"command": "a test"})

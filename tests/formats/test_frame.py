@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mmdiff.cli import app
-from mmdiff.formats.errors import Corrupt, StoreError
+from mmdiff.formats.errors import Corrupt, DiskError
 from mmdiff.formats.store.gc import collect, find_garbage
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
@@ -173,7 +173,7 @@ def test_folder_that_cannot_be_listed_is_told(store: Store, monkeypatch: pytest.
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(Path, "iterdir", refused)
-    with pytest.raises(StoreError, match=r"cannot be listed \(Permission denied\)"):
+    with pytest.raises(DiskError, match=r"store: cannot list the folder \(Permission denied\).*permissions"):
         list(verify_frame(store))
 
 

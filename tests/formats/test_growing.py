@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmdiff.formats.errors import MmdiffError
+from mmdiff.formats.errors import DiskFull, MmdiffError
+from mmdiff.formats.storage import seam
+from mmdiff.formats.storage.crc import crc32c
 from mmdiff.formats.store.growing import Growth
-from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.store.manifest import Json, encode
 from mmdiff.formats.store.publish import Draft
 from tests.support.stores import chunks_of, recipe
 
@@ -22,7 +24,7 @@ PIECES = [np.arange(start, start + 1500, dtype=np.uint32) for start in range(0, 
 
 def draft(folder: Path) -> Draft:
     (folder / "work").mkdir(exist_ok=True)
-    return Draft(folder / "work", "graph/W", recipe("graph"))
+    return Draft(folder / "work", "graph/W", recipe("graph"), {})
 
 
 def grow(folder: Path) -> None:
@@ -109,3 +111,24 @@ def test_a_checkpoint_whose_full_chunk_was_shortened_is_not_continued(quick_fold
     checkpoint_at(quick_folder, CHUNK // 2)
     os.truncate(draft(quick_folder).folder_of("indices") / "c.1", CHUNK)
     assert continued_note(quick_folder) == {}
+
+
+@pytest.mark.parametrize("places", [{}, {"indices": 5}, {"indices": ["a", 0]}, {"indices": [-1, 0]}, []])
+def test_a_checkpoint_that_does_not_fit_the_arrays_is_not_continued(quick_folder: Path, places: Any) -> None:
+    content = {"places": places, "note": {"pieces": 3}}
+    seam.write_file(draft(quick_folder).checkpoint, encode({**content, "crc32c": crc32c(encode(content))}))
+    with Growth(draft(quick_folder), {"indices": "uint32"}) as growth:
+        assert growth.note == {}
+
+
+def test_a_checkpoint_that_cannot_be_restored_leaves_no_file_open(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with chunks_of(CHUNK):
+        with Growth(draft(quick_folder), {"indices": "uint32"}) as growth:
+            growth.append("indices", PIECES[0])
+            growth.checkpoint({"pieces": 1})
+            growth.close()
+        refusal = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(refusal))
+        with pytest.raises(DiskFull):
+            Growth(draft(quick_folder), {"indices": "uint32"})
+    assert descriptors(quick_folder) == []

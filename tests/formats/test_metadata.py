@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -18,7 +17,7 @@ from mmdiff.formats.store.fingerprint import fingerprint
 from mmdiff.formats.store.growing import Growth
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
-from tests.support.stores import problems, recipe
+from tests.support.stores import interrupt_growth, problems, recipe
 
 SEEDS = "descriptors/seeds"
 
@@ -85,19 +84,7 @@ def test_odd_file_in_place_of_a_checkpoint_or_recipe_starts_the_draft_again(
     quick_folder: Path, odd: Callable[[Path], None]
 ) -> None:
     name, path = "models/x", quick_folder / "store"
-
-    def interrupted() -> None:
-        with (
-            Publication(path, [name], "a test") as publication,
-            Growth(publication.draft(name, recipe()), {"v": "int32"}) as growth,
-        ):
-            growth.append("v", np.arange(10, dtype=np.int32))
-            growth.checkpoint({"done": 10})
-            growth.close()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    interrupt_growth(path, name)
     work = path / "work" / "models.x"
     replace(work / "checkpoint", odd)
     with Publication(path, [name], "a test") as publication:
@@ -105,8 +92,7 @@ def test_odd_file_in_place_of_a_checkpoint_or_recipe_starts_the_draft_again(
         assert draft.noted == {}
         with Growth(draft, {"v": "int32"}) as growth:
             assert growth.note == {}
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    interrupt_growth(path, name)
     assert read_json(work / "recipe.json")["kind"] == "descriptors"
     os.mkfifo(work / "object" / "part.json")
     with Publication(path, [name], "a test") as publication:

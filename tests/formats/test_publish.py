@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import shutil
-import signal
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +18,8 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
 from mmdiff.importing.stage import Request, import_descriptors
+from tests.support.processes import child
+from tests.support.refusals import TAKE_ROOM, refused_at
 from tests.support.stores import (
     SMALL_CHUNKS,
     Inputs,
@@ -44,28 +42,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def small_chunks() -> Iterator[None]:
     with chunks_of(SMALL_CHUNKS):
         yield
-
-
-@contextmanager
-def child(work: Callable[[], None]) -> Iterator[int]:
-    """A child process that does some work, then waits until it is killed."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os.write(write_end, b"ready")
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(write_end)
-    assert os.read(read_end, 5) == b"ready"
-    try:
-        yield pid
-    finally:
-        os.close(read_end)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def hold(path: Path, name: str) -> Callable[[], None]:
@@ -346,31 +322,15 @@ def test_disk_that_fills_up_is_an_error_and_with_room_the_same_command_continues
     assert tree(small_disk / "store", with_runs=False) == tree(quick_folder / "other", with_runs=False)
 
 
-TAKE_ROOM = ("open", "write", "pwrite", "posix_fallocate", "mkdir", "symlink")
-
-
-def failing(call: Callable[..., Any], turn: Callable[[], bool]) -> Callable[..., Any]:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        changes = call.__name__ != "open" or args[1] & os.O_CREAT
-        if changes and turn():
-            raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
-        return call(*args, **kwargs)
-
-    return wrapped
-
-
 def test_no_room_at_any_step_is_an_error_in_words_and_with_room_the_same_command_continues(
-    quick_folder: Path, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+    quick_folder: Path, inputs: Inputs
 ) -> None:
     request = inputs.request()
     import_descriptors(quick_folder / "other", request)
     expected = tree(quick_folder / "other", with_runs=False)
     for step in range(1000):
         path = quick_folder / f"store{step}"
-        calls = itertools.count()
-        with monkeypatch.context() as context:
-            for name in TAKE_ROOM:
-                context.setattr(os, name, failing(getattr(os, name), lambda: next(calls) == step))  # noqa: B023
+        with refused_at(step, TAKE_ROOM, errno.ENOSPC):
             try:
                 import_descriptors(path, request)
             except DiskFull as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 
 from mmdiff.formats.errors import Corrupt, DiskError, DiskFull
+from mmdiff.formats.storage import mapping
 from mmdiff.formats.store import shapes
 from mmdiff.formats.store.growing import Growth
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Store
-from mmdiff.formats.store.verify import crc_of_complete_chunk, verify
+from mmdiff.formats.store.verify import crc_of_complete_chunk, verify, verify_frame
 from mmdiff.kinds import KINDS
 from tests.support.stores import SMALL_CHUNKS, chunks_of, problems, publish, recipe
 
@@ -90,8 +92,68 @@ def test_file_with_something_else_in_its_place_is_damage(store: Store, instead: 
 def test_chunk_that_cannot_be_read_is_found_by_verify(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = store.open_artifact(SEEDS)
     monkeypatch.setattr(os, "readv", failing)
-    assert {(problem.array, problem.chunk) for problem in problems(store)} >= {("vectors", "c.0.0")}
+    found = [problem for problem in problems(store) if problem.array is not None]
+    assert {(problem.array, problem.chunk) for problem in found} >= {("vectors", "c.0.0")}
+    # The file may be intact: it is the disk that fails.
+    for problem in found:
+        assert re.search(r"/c\.0(\.0)?: cannot read the file \(Input/output error\)\. The disk .* is failing", problem.what)
+        assert problem.remedy == "It may be intact: verify again afterwards."
     assert crc_of_complete_chunk(artifact.folder / "vectors" / "c.0.0", artifact.spec("vectors")) is None
+
+
+def refuse_to_populate(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: Any) -> int:
+        ctypes.set_errno(code)
+        return -1
+
+    monkeypatch.setattr(mapping._libc, "madvise", refuse)
+
+
+def test_mapped_chunk_that_can_neither_be_read_nor_opened_says_why(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = store.open_artifact(SEEDS).mapped("vectors")
+    refuse_to_populate(monkeypatch, errno.EFAULT)
+    monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
+    with pytest.raises(DiskError, match=r"vectors/c\.0\.0: cannot read the file .*ulimit -n"):
+        mapping.touch(mapped, 0, 1)
+
+
+def test_mapped_chunk_is_checked_where_the_system_cannot_read_pages_ahead(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = store.open_artifact(SEEDS).mapped("vectors")
+    refuse_to_populate(monkeypatch, errno.EINVAL)
+    assert mapping.touch(mapped, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(errno.EFAULT, r"\(Input/output error\).* check the disk"), (errno.ENOMEM, "out of memory")]
+)
+def test_mapped_chunk_that_the_system_does_not_read_is_not_called_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, told: str
+) -> None:
+    """The kernel says EFAULT both for a file that was shortened and for a disk that fails."""
+    mapped = store.open_artifact(SEEDS).mapped("vectors")
+    refuse_to_populate(monkeypatch, code)
+    with pytest.raises(DiskError, match=rf"vectors/c\.0\.0: cannot read the file .*{told}"):
+        mapping.touch(mapped, 0, 1)
+
+
+@pytest.mark.parametrize("folder", ["", "objects"])
+def test_metadata_of_a_folder_that_cannot_be_read_is_not_called_changed(
+    store: Store, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    file, opens = (store.path / folder / "zarr.json"), os.open
+
+    def refusing(path: Any, flags: int, *args: Any, dir_fd: int | None = None) -> int:
+        place = Path(f"/proc/self/fd/{dir_fd}").readlink() / path if dir_fd is not None else Path(path)
+        if place == file:
+            failing()
+        return opens(path, flags, *args, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refusing)
+    (problem,) = verify_frame(store)
+    assert problem.what.startswith(f"{file}: cannot read the file (Input/output error)")
+    assert problem.remedy == "It may be intact: verify again afterwards."
 
 
 @pytest.mark.parametrize("problem", ["error", "end"])
@@ -103,7 +165,8 @@ def test_scratch_that_cannot_be_read_back_names_the_file(
         scratch.fill(np.arange(2000, dtype=np.int32))
         monkeypatch.setattr(os, "preadv", failing if problem == "error" else lambda *_: 0)
         reason = "Input/output error" if problem == "error" else "the file ends after 0 of"
-        with pytest.raises(Corrupt, match=rf"scratch/c\.0: cannot be read \({reason}.* Run the same command again"):
+        kind, cannot = (DiskError, "cannot read the file") if problem == "error" else (Corrupt, "cannot be read")
+        with pytest.raises(kind, match=rf"scratch/c\.0: {cannot} \({reason}.* the same command again"):
             scratch.read(0, np.empty(2000, np.int32))
 
 

@@ -91,6 +91,29 @@ def test_scattered_ranges_touch_just_the_chunks_that_they_lie_in(tmp_path_factor
     assert unchecked(mapped) == set(range(flat.spec.chunks)) - needed
 
 
+def test_scattered_ranges_of_a_part_of_an_array_touch_the_chunks_of_that_part(artifact: Artifact) -> None:
+    mapped, per_chunk = artifact.mapped("vector"), artifact.spec("vector").rows_per_chunk
+    before = unchecked(mapped).copy()
+    assert touch_entries(mapped[2 * per_chunk :], np.array([0, 5]), np.array([1, per_chunk]))
+    assert before - unchecked(mapped) == {2}
+
+
+def test_an_array_whose_last_chunk_another_thread_checks_meanwhile_is_checked(artifact: Artifact) -> None:
+    class CheckedMeanwhile(set[int]):
+        """Chunks that are all checked by another thread, right after they were found to be unchecked."""
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            self.clear()
+            return found
+
+    mapped = artifact.mapped("matrix")
+    flat = map_of(mapped)
+    assert flat is not None
+    flat.unchecked = CheckedMeanwhile(flat.unchecked)
+    assert touch_all(mapped) is mapped
+
+
 KEYS: list[Any] = [
     5,
     -1,
@@ -159,6 +182,16 @@ def test_a_mapped_array_works_where_numpy_takes_arrays(artifact: Artifact) -> No
         array[ROWS]
     with pytest.raises(IndexError):
         array[[ROWS]]
+
+
+def test_a_mapped_array_is_true_and_contains_values_as_numpy_says(quick_folder: Path, artifact: Artifact) -> None:
+    zero = publish(quick_folder / "zero", "models/x", {"value": np.zeros(1, np.int64)})["value"]
+    assert not zero
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(artifact["vector"])
+    matrix = values_for((ROWS, WIDTH), "float32")
+    assert matrix[7, 3] in artifact["matrix"]
+    assert 1000 not in artifact["matrix"]
 
 
 def test_an_array_without_rows_has_nothing_to_check(quick_folder: Path) -> None:

@@ -27,7 +27,7 @@ from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.stage import Request
 from mmdiff.diffusion.variant import Variant
-from mmdiff.formats.errors import Corrupt
+from mmdiff.formats.errors import DiskError
 from mmdiff.formats.storage import windows as format_windows
 from mmdiff.formats.storage.arrays import PAGE_BYTES, ArraySpec
 from mmdiff.formats.storage.direct import direct_io, page_aligned
@@ -142,7 +142,8 @@ def test_a_disk_that_fails_is_not_hidden_and_the_message_names_the_file(
 
     monkeypatch.setattr(os, "preadv", broken)
     file = writer.folder / writer.spec.chunk_file(1)
-    with opened as windows, pytest.raises(Corrupt, match=f"^{file}: input/output error. Copy the store"):
+    problem = rf"^{file}: cannot read the file \(input/output error\).* check the disk"
+    with opened as windows, pytest.raises(DiskError, match=problem):
         windows.read(ROWS_PER_CHUNK, ROWS_PER_CHUNK + 1, page_aligned((PAGE_BYTES,), "uint8"))
 
 

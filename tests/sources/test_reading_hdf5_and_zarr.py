@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -226,12 +227,22 @@ LAYERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
-def test_shards_whose_holes_cannot_be_found_are_refused(tmp_path: Path, layers: str) -> None:
-    array = zarr.create_array(tmp_path / "x.zarr", shape=(40, 12), dtype="f4", chunks=(40, 12), **LAYERS[layers])
-    array[:30] = X[:30]
-    with pytest.raises(UnreadableSource, match=r"x\.zarr: sharded in a way whose holes cannot be found.*plain sharding\.$"):
-        open_source([str(tmp_path / "x.zarr")])
+@pytest.mark.parametrize("inner", [None, "in/a"])
+def test_shards_whose_holes_cannot_be_found_are_refused_without_a_warning_of_zarr(
+    tmp_path: Path, layers: str, inner: str | None
+) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Combining a `sharding_indexed` codec")
+        array = zarr.create_array(
+            tmp_path / "x.zarr", name=inner, shape=(40, 12), dtype="f4", chunks=(40, 12), **LAYERS[layers]
+        )
+        array[:30] = X[:30]
+    name = rf"x\.zarr{'::in/a' if inner else ''}"
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with pytest.raises(UnreadableSource, match=rf"{name}: sharded in a way whose holes cannot be found.*plain sharding\.$"):
+            open_source([str(tmp_path / "x.zarr") + (f"::{inner}" if inner else "")])
+    assert not shown
 
 
 def test_a_missing_shard_is_not_zeros(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mmdiff.formats.storage import arrays
-from mmdiff.formats.store.manifest import Json, Recipe
+from mmdiff.formats.store.checked_files import input_stamps
+from mmdiff.formats.store.growing import Growth
+from mmdiff.formats.store.manifest import Json, Recipe, encode
 from mmdiff.formats.store.publish import Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.formats.store.verify import Problem, verify, verify_frame
@@ -76,6 +79,19 @@ def publish(
         artifact = publication.publish(draft, facts or {}, run or {"command": "a test"})
         publication.link({name: artifact})
     return Store.open(path).open_artifact(name, possible=False)
+
+
+def interrupt_growth(path: Path, name: str) -> None:
+    """A run that grows an array to ten values, with a checkpoint, and is interrupted by Ctrl-C."""
+    with (
+        suppress(KeyboardInterrupt),
+        Publication(path, [name], "a test") as publication,
+        Growth(publication.draft(name, recipe()), {"v": "int32"}) as growth,
+    ):
+        growth.append("v", np.arange(10, dtype=np.int32))
+        growth.checkpoint({"done": 10})
+        growth.close()
+        raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)
@@ -143,6 +159,15 @@ def tree(path: Path, with_runs: bool = True) -> dict[str, bytes | str]:
         elif with_runs or not key.endswith("run/zarr.json"):
             found[key] = entry.read_bytes()
     return found
+
+
+def restamp_drafts(path: Path) -> None:
+    """Makes the drafts of a copied store go on as in the original: they get the stamps of the copied inputs."""
+    for note in (path / "work").glob("*/recipe.json"):
+        described = json.loads(note.read_bytes())
+        if described["stamps"]:
+            made = Recipe(*(described[key] for key in ("kind", "schema", "parameters", "inputs", "witness")))
+            note.write_bytes(encode({**described, "stamps": input_stamps(path / "objects", made)}))
 
 
 def chunk_inodes(path: Path) -> set[tuple[int, int]]:
