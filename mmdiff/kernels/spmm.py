@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.kernels.constants import COLUMN
+from mmdiff.kernels.constants import COLUMN, RECIPROCAL_SHIFT
 from mmdiff.kernels.floats import half_to_float, keep
 from mmdiff.kernels.jit import exact_kernel
 from mmdiff.kernels.llvm import prefetch_to_read
@@ -42,6 +42,10 @@ from mmdiff.kernels.register_sums import (
 # Edges and sums of the rows that are unpacked at a time: they stay in a core's cache.
 _EDGES = 1 << 14
 _SUMS = 1 << 13
+
+# The bits of 1 as a float32, and the place of its exponent.
+_ONE = np.uint32(0x3F800000)
+_EXPONENT_SHIFT = np.uint32(23)
 
 # Entries of W in a cache line, where they have 4 bytes.
 _LINE = 16
@@ -170,14 +174,14 @@ def _unpack_edges(
     """
     own, columns, factors = indices[edge:end], unpacked.nodes[at:], unpacked.weights[at:]
     bad, count = np.uint32(0), np.uint32(nodes)
+    # The weights 1 and 2 as bits: the reciprocal bit of an index is added to the exponent. Stored weights replace them.
+    bits = factors.view(np.uint32)
     for e in range(len(own)):
         column = own[e] & COLUMN
         columns[e] = column
         bad |= np.uint32(column >= count)
-    if weights is None:
-        for e in range(len(own)):
-            factors[e] = np.float32(2) if own[e] > COLUMN else np.float32(1)
-    else:
+        bits[e] = _ONE + ((own[e] >> RECIPROCAL_SHIFT) << _EXPONENT_SHIFT)
+    if weights is not None:
         stored = weights[edge:end]
         for e in range(len(stored)):
             factors[e] = half_to_float(stored[e])
@@ -191,15 +195,18 @@ def put_in_order(unpacked: UnpackedRows, rows: int) -> None:
     least = starts[1] - starts[0]
     for r in range(1, rows):
         least = min(least, starts[r + 1] - starts[r])
-    places = np.zeros(LENGTHS + 1, np.int32)
+    # Unsigned numbers are indices that count from the front: signed ones are compared with zero first.
+    lengths, places = np.empty(rows, np.uint8), np.zeros(LENGTHS + 1, np.uint32)
     for r in range(rows):
-        places[min(starts[r + 1] - starts[r] - least, LENGTHS - 1) + 1] += 1
+        lengths[r] = min(starts[r + 1] - starts[r] - least, LENGTHS - 1)
+    for r in range(rows):
+        places[lengths[r] + np.uint8(1)] += np.uint32(1)
     for length in range(LENGTHS):
         places[length + 1] += places[length]
     for r in range(rows):
-        length = min(starts[r + 1] - starts[r] - least, LENGTHS - 1)
-        order[places[length]] = r
-        places[length] += 1
+        place = places[lengths[r]]
+        order[place] = r
+        places[lengths[r]] = place + np.uint32(1)
     order[rows : rows + GROUP - 1] = rows
 
 
