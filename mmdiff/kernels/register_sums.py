@@ -23,6 +23,12 @@ from mmdiff.kernels.llvm import emit_prefetch
 PAIRED_COLUMNS = 32
 """The most columns that are summed in two rows at a time. In one row, each addition would wait for the one before."""
 
+GROUPED_COLUMNS = 8
+"""The most columns that are summed in a group of rows of similar length at a time: there, ends of loops cost the most."""
+
+GROUP = 4
+"""Rows of a group."""
+
 _LINE_BYTES = 64
 _FLOAT, _WORD, _WIDE = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 
@@ -30,13 +36,15 @@ _FLOAT, _WORD, _WIDE = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 class UnpackedRows(NamedTuple):
     """Some rows of W: the nodes and weights of all their edges, the first edge of each row, and the factors of the sums.
 
-    One more row, which is empty, follows the last one: rows may be summed in pairs.
+    One more row, which is empty, follows the last one: rows may be summed in pairs. `order` lists the rows so that those of a
+    group have similar lengths, and after them the empty row until the last group is full. Only groups need it.
     """
 
     nodes: NDArray[np.uint32]
     weights: NDArray[np.float32]
     starts: NDArray[np.int64]
     factors: NDArray[np.float32]
+    order: NDArray[np.uint32]
 
 
 SumOfRows = Callable[[UnpackedRows, int, NDArray[Any], int, int, NDArray[np.float32]], None]
@@ -54,30 +62,40 @@ def _lanes() -> int:
 LANES = _lanes()
 
 AHEAD = 96
-"""Edges by which the prefetch of narrow rows runs ahead, and entries that unpacked rows have behind their last edge."""
+"""Edges by which the prefetch of pairs of rows runs ahead, and entries that unpacked rows have behind their last edge.
+
+Groups are not prefetched: their loads do not depend on each other, so that the processor begins as many as it can.
+"""
 
 # The same for wide rows, which take longer.
 _WIDE_AHEAD = 32
-# Columns up to which rows are not prefetched: they are so small that most of S is in the cache.
-_FEW_COLUMNS = 4
 
 
 def summing(columns: int, fewer: int, lanes: int = LANES) -> SumOfRows:
     """The intrinsic that sums more than `fewer` and at most `columns` columns at once.
 
-    Registers that would end behind the last column end with it instead, and sum some columns twice.
+    Registers that would end behind the last column end with it instead, and sum some columns twice. Where `columns` is the only
+    number that is left, it must be the width of S: whole rows need fewer registers, and finding them no multiplication.
     """
-    lanes = max(1, min(lanes, columns // 2))
+    whole = fewer == columns - 1
+    lanes = max(1, min(lanes, columns if whole else columns // 2))
 
     def sum_rows(typing: Any, rows: Any, row: Any, source: Any, width: Any, column: Any, sums: Any) -> Any:
-        """Writes the weighted sums of a row, or of it and the next one, in the columns from `column` on."""
+        """Writes the weighted sums of a row, of it and the next one, or of a group, in the columns from `column` on.
+
+        `row` is the place in the order where a group begins.
+        """
         del typing
 
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             numbers = [context.cast(builder, arguments[at], signature.args[at], types.intp) for at in (1, 3, 4)]
             arrays = _arrays(context, builder, signature, arguments)
-            registers = _Registers(builder, arrays, numbers[1:], lanes, (fewer, columns), source.dtype == types.uint16)
-            (_sum_two_rows if columns <= PAIRED_COLUMNS else _sum_row)(builder, registers, numbers[0])
+            place = (_WIDE(columns), _WIDE(0)) if whole else numbers[1:]
+            registers = _Registers(builder, arrays, place, lanes, (fewer, columns), source.dtype == types.uint16)
+            if columns <= GROUPED_COLUMNS:
+                _sum_group(builder, registers, numbers[0])
+            else:
+                (_sum_two_rows if columns <= PAIRED_COLUMNS else _sum_row)(builder, registers, numbers[0])
             return context.get_dummy_value()
 
         return types.void(rows, row, source, width, column, sums), emit
@@ -113,9 +131,8 @@ def _sum_two_rows(builder: Any, registers: _Registers, row: Any) -> None:
     shorter, longer = registers.zeros(), registers.zeros()
     with _loop(builder, first, end) as edge:
         other = builder.add(edge, apart)
-        if registers.columns > _FEW_COLUMNS:
-            registers.prefetch(builder.add(edge, _WIDE(AHEAD)))
-            registers.prefetch(builder.add(other, _WIDE(AHEAD)))
+        registers.prefetch(builder.add(edge, _WIDE(AHEAD)))
+        registers.prefetch(builder.add(other, _WIDE(AHEAD)))
         registers.add(edge, shorter)
         registers.add(other, longer)
     with _loop(builder, builder.add(end, apart), builder.select(swap, middle, stop)) as edge:
@@ -123,6 +140,27 @@ def _sum_two_rows(builder: Any, registers: _Registers, row: Any) -> None:
     second = builder.zext(swap, _WIDE)
     registers.write(builder.add(row, second), shorter)
     registers.write(builder.sub(builder.add(row, _WIDE(1)), second), longer)
+
+
+def _sum_group(builder: Any, registers: _Registers, place: Any) -> None:
+    """Sums the rows of a group, two edges of each at a time, and then what is left of each of them."""
+    rows = [registers.ordered(place, at) for at in range(GROUP)]
+    bounds = [(registers.start(row, 0), registers.start(row, 1)) for row in rows]
+    lengths = [builder.sub(stop, start) for start, stop in bounds]
+    common = lengths[0]
+    for length in lengths[1:]:
+        common = builder.select(builder.icmp_signed("<", length, common), length, common)
+    common = builder.and_(common, _WIDE(-2))
+    sums = [registers.zeros() for _ in rows]
+    with _loop(builder, _WIDE(0), common, step=2) as at:
+        for later in range(2):
+            for (start, _), own in zip(bounds, sums, strict=True):
+                registers.add(builder.add(builder.add(start, at), _WIDE(later)), own)
+    for (start, stop), own in zip(bounds, sums, strict=True):
+        with _loop(builder, builder.add(start, common), stop) as edge:
+            registers.add(edge, own)
+    for row, own in zip(rows, sums, strict=True):
+        registers.write(row, own)
 
 
 class _Registers:
@@ -142,7 +180,7 @@ class _Registers:
 
     def _place(self, at: int, fewer: int, left: Any) -> Any:
         """The column of a register, relative to the first one: `at`, or less where the columns would end before it does."""
-        if at + self.step <= fewer or self.columns == 1:
+        if at + self.step <= fewer + 1:
             return _WIDE(at)
         last = self.builder.sub(left, _WIDE(self.step))
         return self.builder.select(self.builder.icmp_signed("<", last, _WIDE(at)), last, _WIDE(at))
@@ -158,6 +196,10 @@ class _Registers:
     def start(self, row: Any, later: int) -> Any:
         """The first edge of a later row."""
         return self.builder.load(self._entry("starts", self.builder.add(row, _WIDE(later))))
+
+    def ordered(self, place: Any, later: int) -> Any:
+        """The row at a later place in the order."""
+        return self.builder.zext(self.builder.load(self._entry("order", self.builder.add(place, _WIDE(later)))), _WIDE)
 
     def zeros(self) -> list[Any]:
         zero = ir.Constant(self.vector, None)
@@ -204,14 +246,14 @@ class _Registers:
 
 
 @contextmanager
-def _loop(builder: Any, start: Any, stop: Any) -> Iterator[Any]:
+def _loop(builder: Any, start: Any, stop: Any, step: int = 1) -> Iterator[Any]:
     """A loop that LLVM does not unroll: rows are short, and the rest of an unrolled loop costs a mispredicted branch."""
     before, body, after = builder.block, builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.cbranch(builder.icmp_signed("<", start, stop), body, after)
     builder.position_at_end(body)
     at = builder.phi(_WIDE)
     yield at
-    following = builder.add(at, _WIDE(1))
+    following = builder.add(at, _WIDE(step))
     back = builder.cbranch(builder.icmp_signed("<", following, stop), body, after)
     at.add_incoming(start, before)
     at.add_incoming(following, builder.block)
@@ -260,6 +302,9 @@ fused = cast(Callable[[Any, Any, Any], Any], _fused)
 MOST_COLUMNS = 128 if LANES == 16 else 96
 """The most columns whose sums fit in the registers."""
 
-sum_of_most = summing(MOST_COLUMNS, 96 if MOST_COLUMNS > 96 else 64)
-sum_of_96, sum_of_64, sum_of_32, sum_of_16 = summing(96, 64), summing(64, 32), summing(32, 16), summing(16, 8)
-sum_of_8, sum_of_4, sum_of_2, sum_of_1 = summing(8, 4), summing(4, 2), summing(2, 1), summing(1, 0)
+sum_up_to_most = summing(MOST_COLUMNS, 96 if MOST_COLUMNS > 96 else 64)
+sum_up_to_96, sum_up_to_64, sum_up_to_32 = summing(96, 64), summing(64, 32), summing(32, 16)
+sum_up_to_16, sum_up_to_8, sum_up_to_4 = summing(16, 8), summing(8, 4), summing(4, 0)
+
+sum_of_16, sum_of_8, sum_of_4, sum_of_2, sum_of_1 = (summing(columns, columns - 1) for columns in (16, 8, 4, 2, 1))
+"""The sums of whole rows of S."""

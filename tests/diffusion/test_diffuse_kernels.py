@@ -36,7 +36,8 @@ from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import COLUMN, NONE
 from mmdiff.kernels.floats import bfloat16_decode, bfloat16_encode, keep, widen
 from mmdiff.kernels.jit import exact_kernel
-from mmdiff.kernels.register_sums import AHEAD, PAIRED_COLUMNS, UnpackedRows, fused, summing
+from mmdiff.kernels.register_sums import AHEAD, GROUP, GROUPED_COLUMNS, PAIRED_COLUMNS, UnpackedRows, fused, summing
+from mmdiff.kernels.spmm import LENGTHS, put_in_order
 from tests.diffusion.test_diffusion import assert_close, graphs, some_labels, some_neighbors
 from tests.support.graphs import some_graph
 from tests.support.naive_diffusion import naive_diffusion, naive_scores, naive_W, naive_Y
@@ -152,31 +153,57 @@ def test_sums_of_a_column_are_the_same_to_the_last_bit_in_batches_of_any_width(w
             np.testing.assert_array_equal(out, expected[:, first : first + width])
 
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
+# The numbers of columns that are summed at once, and the number below the least of them.
+SIZES = ((128, 96), (96, 64), (64, 32), (32, 16), (16, 8), (8, 4), (4, 0), (16, 15), (8, 7), (4, 3), (2, 1), (1, 0))
+
+
+def unpacked_rows(graph: CsrGraph, order: NDArray[np.int64]) -> UnpackedRows:
+    """All rows of a graph, in groups of this order."""
+    nodes, weights = edges_of(graph)
+    return UnpackedRows(
+        np.append(nodes, np.zeros(AHEAD, np.uint32)),
+        np.append(weights, np.zeros(AHEAD, np.float32)),
+        np.append(graph.indptr, graph.edges),
+        np.append(graph.scale, np.float32(0)),
+        np.append(order, np.full(GROUP - 1, graph.nodes)).astype(np.uint32),
+    )
 
 
 @pytest.mark.skipif("NUMBA_DISABLE_JIT" in os.environ, reason="the instructions are not compiled")
 @pytest.mark.parametrize("lanes", [8, 16])
-@pytest.mark.parametrize("columns", SIZES)
-def test_sums_are_the_same_to_the_last_bit_on_processors_of_8_and_of_16_lanes(columns: int, lanes: int) -> None:
-    fewer = max([0, *(size for size in SIZES if size < columns)])
-    graph, sum_rows, step = some_graph(31, 5), summing(columns, fewer, lanes), 2 if columns <= PAIRED_COLUMNS else 1
-    nodes, weights = edges_of(graph)
-    nodes, weights = np.append(nodes, np.zeros(AHEAD, np.uint32)), np.append(weights, np.zeros(AHEAD, np.float32))
-    unpacked = UnpackedRows(nodes, weights, np.append(graph.indptr, graph.edges), np.append(graph.scale, np.float32(0)))
+@pytest.mark.parametrize(("columns", "fewer"), SIZES)
+def test_sums_are_the_same_to_the_last_bit_on_processors_of_8_and_of_16_lanes(columns: int, fewer: int, lanes: int) -> None:
+    graph, sum_rows = some_graph(31, 5), summing(columns, fewer, lanes)
+    step = GROUP if columns <= GROUPED_COLUMNS else 2 if columns <= PAIRED_COLUMNS else 1
+    # Any order will do: groups of rows of very different lengths are only slower.
+    unpacked = unpacked_rows(graph, np.random.default_rng(columns).permutation(31))
 
     @numba.njit
-    def sum_all(unpacked: UnpackedRows, source: NDArray[Any], width: int, sums: NDArray[np.float32]) -> None:
+    def sum_all(unpacked: UnpackedRows, source: NDArray[Any], width: int, column: int, sums: NDArray[np.float32]) -> None:
         for row in range(0, 31, step):
-            sum_rows(unpacked, row, source, width, 0, sums)
+            sum_rows(unpacked, row, source, width, column, sums)
 
-    for width in range(fewer + 1, columns + 1):
-        S = some_S(31, width, width, 0.9)
-        for source in (S, bfloat16_encode(S)):
-            sums = np.empty(32 * width, np.float32)
-            sum_all(unpacked, source.reshape(-1), width, sums)
-            expected = naive_sums(graph.indptr, nodes, weights, bfloat16_decode(source)) * graph.scale[:, None]
-            np.testing.assert_array_equal(sums[: 31 * width].reshape(31, width), expected)
+    for count in range(fewer + 1, columns + 1):
+        # A single column that is not the whole row follows others, where a register begins.
+        for column in (0,) if fewer == columns - 1 else (0, 7) if count > 1 else (7,):
+            S = some_S(31, column + count, count, 0.9)
+            for source in (S, bfloat16_encode(S)):
+                sums = np.empty((32, column + count), np.float32)
+                sum_all(unpacked, source.reshape(-1), column + count, column, sums.reshape(-1))
+                expected = naive_sums(graph.indptr, *edges_of(graph), bfloat16_decode(source)) * graph.scale[:, None]
+                np.testing.assert_array_equal(sums[:31, column:], expected[:, column:])
+
+
+@settings(max_examples=100)
+@given(lengths=st.lists(st.one_of(st.integers(0, 3), st.integers(20, 120), st.integers(0, 3000)), min_size=1, max_size=60))
+def test_rows_are_grouped_by_length_and_the_last_group_is_filled_with_the_empty_row(lengths: list[int]) -> None:
+    rows = len(lengths)
+    starts = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    order = np.full(rows + GROUP - 1, NONE)
+    empty = np.empty(0, np.float32)
+    put_in_order(UnpackedRows(np.empty(0, np.uint32), empty, np.append(starts, starts[-1]), empty, order), rows)
+    told_apart = np.minimum(np.array(lengths) - min(lengths), LENGTHS - 1)
+    assert order.tolist() == [*np.argsort(told_apart, kind="stable").tolist(), *[rows] * (GROUP - 1)]
 
 
 def test_product_of_rows_that_are_longer_than_what_is_unpacked_at_once() -> None:

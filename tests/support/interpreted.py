@@ -17,8 +17,11 @@ from mmdiff.kernels import floats, llvm, register_sums
 
 def install() -> None:
     """Replaces the instructions. It must run before the modules that import them are imported."""
-    for columns in ("most", 96, 64, 32, 16, 8, 4, 2, 1):
-        setattr(register_sums, f"sum_of_{columns}", sum_of(columns))
+    for columns in (16, 8, 4, 2, 1):
+        setattr(register_sums, f"sum_of_{columns}", sum_up_to(columns))
+    for columns in (96, 64, 32, 16, 8, 4):
+        setattr(register_sums, f"sum_up_to_{columns}", sum_up_to(columns))
+    register_sums.sum_up_to_most = sum_up_to(register_sums.MOST_COLUMNS)
     _replace(llvm, prefetch, count_smaller)
     llvm.prefetch_to_read = prefetch
     _replace(floats, half_to_float, widen, keep)
@@ -86,14 +89,15 @@ def fused(factor: Any, value: Any, total: Any) -> np.float32:
     return np.float32(np.float64(factor) * np.float64(value) + np.float64(total))
 
 
-def sum_of(columns: int | str) -> Callable[..., None]:
-    most = register_sums.MOST_COLUMNS if isinstance(columns, str) else columns
-
+def sum_up_to(most: int) -> Callable[..., None]:
     def sum_rows(
         rows: register_sums.UnpackedRows, row: int, source: NDArray[Any], width: int, column: int, sums: NDArray[np.float32]
     ) -> None:
         count = min(most, width - column)
-        for own in range(row, row + 1 + (most <= register_sums.PAIRED_COLUMNS)):
+        chosen: Any = range(row, row + 1 + (most <= register_sums.PAIRED_COLUMNS))
+        if most <= register_sums.GROUPED_COLUMNS:
+            chosen = rows.order[row : row + register_sums.GROUP].tolist()
+        for own in chosen:
             total = np.zeros(count, np.float32)
             for edge in range(rows.starts[own], rows.starts[own + 1]):
                 first = int(rows.nodes[edge]) * width + column
