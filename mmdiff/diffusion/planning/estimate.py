@@ -76,8 +76,8 @@ class Plan:
 def plan_diffuse(path: Path, request: Request) -> Plan:
     """The plan of a run; refused where the memory is too little for any."""
     store = Store.open(path)
-    prepared = prepare(store, request)
-    needs, problem, variant = prepared.needs, prepared.problem, prepared.variant
+    prepared = prepare(store, request).widened
+    needs, problem, variant = prepared.announced, prepared.problem, prepared.variant
     memory = needs.memory
     with Stream(problem.graph) as stream:
         diffusion = prepared.diffusion(stream)

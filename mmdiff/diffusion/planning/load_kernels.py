@@ -48,6 +48,7 @@ def load_kernels(diffusion: Diffusion) -> None:
             width=1,
             neighbors=neighbors,
             needed_rows=None,
+            most_bytes=None,
         )
         top_classes = TopClasses.empty(2, 1) if diffusion.every_row else None
         for result in small.results(products=_ReadOnlyProducts()):
