@@ -159,7 +159,7 @@ def steps(
     work: Work,
     seeds: Seeds,
     buffers: Buffers | None = None,
-    resume: tuple[int, NDArray[Any]] | None = None,
+    resume: tuple[int, State] | None = None,
     spill_file: SpillFile | None = None,
 ) -> Iterator[Step]:
     """S after iterations 0..T, or after those that follow a checkpoint. A step is valid until the next one is requested.
@@ -171,7 +171,7 @@ def steps(
         done, state = 0, _start(work, seeds, buffers)
         yield Step(0, state, len(seeds.columns), work.stream.graph.nodes)
     else:
-        done, state = resume[0], Matrix(resume[1])
+        done, state = resume
     for iteration in range(done + 1, work.iterations + 1):
         step = _iterate(work, seeds, state, iteration, buffers, spill_file)
         state = step.state

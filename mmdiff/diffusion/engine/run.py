@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +58,7 @@ class Checkpoint:
         """Whether all of a batch is saved."""
         return False
 
-    def resume(self, batch: int) -> tuple[int, NDArray[Any]] | None:  # noqa: ARG002
+    def resume(self, batch: int) -> tuple[int, State] | None:  # noqa: ARG002
         """The last saved iteration of a batch, and S after it."""
         return None
 

@@ -177,7 +177,7 @@ def wide_footprint(problem: Problem, limits: Limits, narrow: Footprint, diffusio
         most_memory=memory - free + frontier + kept,
         parts=parts,
         # The checkpoint of the batch in work, and the one that replaces it.
-        states=2 * frontier if limits.iterations > 1 else 0,
+        states=2 * (frontier + 8 * nodes) if limits.iterations > 1 else 0,
         artifact=artifact,
         kept=kept,
         frontier=frontier,
