@@ -219,9 +219,7 @@ class Stream:
 
     def reads_all(self, rows: NDArray[Any] | None) -> bool:
         """Whether a pass reads all of W past the cache: for all rows, or for many scattered ones."""
-        if not self._windows:
-            return False
-        return rows is None or len(rows) >= _ENOUGH * pages_of(self.graph.indices, 0, self.graph.edges)
+        return bool(self._windows) and (rows is None or reads_whole(self.graph, len(rows)))
 
     def _read(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, Future[_Window | None]]]:
         """Places of blocks, and their windows, which are being read past the cache."""
@@ -316,6 +314,11 @@ class Stream:
             return None
         indices, *weights = found
         return _Window(replace(self.graph, indices=indices, weights=weights[0] if weights else None), buffers)
+
+
+def reads_whole(graph: CsrGraph, rows: int) -> bool:
+    """Whether so many scattered rows are read with all of W, where that is read past the cache."""
+    return rows >= _ENOUGH * pages_of(graph.indices, 0, graph.edges)
 
 
 def window_bytes(graph: CsrGraph) -> int:
