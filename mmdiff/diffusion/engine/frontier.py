@@ -73,21 +73,25 @@ def advance_frontier(
         count = _advance(graph, frontier.arrays, block.rows, update, lengths, columns, values, short)
         return lengths, columns[:count].copy(), values[:count].copy()
 
-    parts, entries = [], 0
+    lengths, columns_of, values_of = [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    entries = 0
     with closing(stream.each(work, rows, shared=again or (shared and rows is needed))) as blocks:
-        for part in blocks:
-            parts.append(part)
-            entries += len(part[1])
+        for own_lengths, own_columns, own_values in blocks:
+            lengths.append(own_lengths)
+            columns_of.append(own_columns)
+            values_of.append(own_values)
+            entries += len(own_columns)
             if most_entries is not None and entries > most_entries:
                 raise Outgrown
     counts = np.zeros(stream.graph.nodes + 1, np.int64)
-    lengths = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
     if rows is None:
-        counts[1:] = lengths
+        counts[1:] = np.concatenate(lengths)
     else:
-        counts[rows.astype(np.int64) + 1] = lengths
-    columns = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, np.int32)
-    values = np.concatenate([part[2] for part in parts]) if parts else np.empty(0, np.float32)
+        counts[rows.astype(np.int64) + 1] = np.concatenate(lengths)
+    # One after the other, so that not all parts are in memory beside the whole.
+    columns = np.concatenate(columns_of)
+    columns_of.clear()
+    values = np.concatenate(values_of)
     return Frontier(np.cumsum(counts, out=counts), columns, values, frontier.width)
 
 

@@ -28,7 +28,7 @@ from mmdiff.diffusion.engine.product import SeedUpdate, product, product_of_rows
 from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, SqrtDegrees, State
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.io.spill import SpillFile, buffer_bytes, product_to_spill, read_back
-from mmdiff.diffusion.schedule import ENTRY_BYTES, Form, ProductSize, next_product
+from mmdiff.diffusion.schedule import ENTRY_BYTES, NEW_ENTRY_BYTES, Form, ProductSize, next_product
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.direct import page_aligned
@@ -90,8 +90,7 @@ class Work:
         """The product that leads to an iteration, as a frontier; with `again`, it will be computed again."""
         most = None
         if self.most_bytes is not None:
-            # The entries of the frontier that is read, the parts of the next one, and their copy.
-            most = max(0, self.most_bytes // ENTRY_BYTES - len(frontier.values)) // 2
+            most = max(0, self.most_bytes - ENTRY_BYTES * len(frontier.values)) // NEW_ENTRY_BYTES
         return advance_frontier(
             self.stream,
             frontier,

@@ -23,8 +23,8 @@ from mmdiff.diffusion.schedule import ENTRY_BYTES, Decision, Form, FrontierSize,
 MOST_VISITS = 1 << 25
 _BYTES_PER_VISIT = 128
 
-# Visits of a frontier product that is computed to find out whether S stays a frontier: that takes a tenth of a second.
-FEW_VISITS = 1 << 22
+# Visits of a frontier product that is computed to find out whether S stays a frontier: that takes some tenths of a second.
+FEW_VISITS = 1 << 23
 
 # Bytes for each row that a frontier product computes: its number in two types, and the lengths of parts and whole.
 REACHED_BYTES = 28

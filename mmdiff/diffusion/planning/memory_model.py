@@ -23,7 +23,7 @@ from mmdiff.diffusion.options import COLS_PER_BATCH
 from mmdiff.diffusion.planning.forecast import FEW_VISITS, REACHED_BYTES, extrapolate_batch, state_bytes
 from mmdiff.diffusion.planning.load_kernels import load_kernels
 from mmdiff.diffusion.problem import Problem
-from mmdiff.diffusion.schedule import ENTRY_BYTES, Form
+from mmdiff.diffusion.schedule import ENTRY_BYTES, NEW_ENTRY_BYTES, Form
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.storage.arrays import CHUNK_BYTES, ArraySpec
@@ -158,7 +158,7 @@ def wide_footprint(problem: Problem, limits: Limits, narrow: Footprint, diffusio
         if product.before is None or product.decision.form not in (Form.FRONTIER, Form.FRONTIER_TO_ROWS):
             return None
         rows = product.written_bytes if product.decision.form is Form.FRONTIER_TO_ROWS else 0
-        expected = max(expected, ENTRY_BYTES * (product.before.entries + 2 * product.after) + rows)
+        expected = max(expected, ENTRY_BYTES * product.before.entries + NEW_ENTRY_BYTES * product.after + rows)
     if free < _LEAST_FRONTIER:
         return None
     split = -(-max(expected, _LEAST_FRONTIER) // free)
@@ -166,7 +166,7 @@ def wide_footprint(problem: Problem, limits: Limits, narrow: Footprint, diffusio
     if width <= narrow.width:
         return None
     # Twice the expected size, since that is an estimate, but not all of the memory, since rows of W are kept in the rest.
-    frontier = min(2 * expected, max(expected, free * 3 // 4))
+    frontier = min(2 * expected, max(expected, free * 2 // 3))
     kept = _kept_bytes(problem, variant, limits, free - frontier)
     parts, _, artifact = _disk(problem, variant, limits, width)
     return replace(
