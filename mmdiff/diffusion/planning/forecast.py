@@ -16,7 +16,7 @@ from mmdiff.diffusion.engine.frontier import frontier_size
 from mmdiff.diffusion.engine.needed_rows import Rows
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.states import Frontier
-from mmdiff.diffusion.schedule import ENTRY_BYTES, Decision, Form, FrontierSize, ProductSize, next_product
+from mmdiff.diffusion.schedule import ENTRY_BYTES, NEW_ENTRY_BYTES, Decision, Form, FrontierSize, ProductSize, next_product
 
 # Visits of frontier products that the memory model computes: at most so many, which take a second or two, and one for so many
 # bytes of the coarse bound. A run that needs little memory is short, and would notice the time.
@@ -51,13 +51,13 @@ class Forecast(NamedTuple):
     def frontier_bytes(self) -> int:
         """Memory of frontiers beside their offsets.
 
-        That is the entries of the one that is read, the parts of the next one and their copy, and the lists of rows that
+        That is the entries of the one that is read, the next one with its parts, and the lists of rows that
         labels reach, at most one row for each visit.
         """
         if self.before is None:
             return 0
         reached = min(self.size.nodes, self.before.rows + self.before.visits) if self.after else 0
-        return ENTRY_BYTES * (self.before.entries + 2 * self.after) + REACHED_BYTES * reached
+        return ENTRY_BYTES * self.before.entries + NEW_ENTRY_BYTES * self.after + REACHED_BYTES * reached
 
 
 def forecast_batch(diffusion: Diffusion, batch: int, spills: bool, most_visits: int | None = None) -> Iterator[Forecast]:
