@@ -37,6 +37,7 @@ SCALE: dict[str, Callable[[Path], Json]] = {
     "F1M": scale.F1M,
     "F10M": scale.F10M,
     "F100M": scale.F100M,
+    "reading": scale.reading,
     "growth": scale.growth,
     "cluster": cluster.figures,
 }

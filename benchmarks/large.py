@@ -32,11 +32,11 @@ _SYMMETRISE = """
 import sys
 from pathlib import Path
 from benchmarks.large import make_graph
-make_graph(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+make_graph(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
 """
 
 
-def large_store(folder: Path, nodes: int, k: int = 30) -> tuple[Path, Json]:
+def large_store(folder: Path, nodes: int, k: int = 30, tests: int = TESTS) -> tuple[Path, Json]:
     """A store ready for `mmdiff diffuse`, and the cost of symmetrising. Reused if it exists."""
     lists, store, taken = folder / "lists.npy", folder / "store", folder / "symmetrise.json"
     if taken.exists():
@@ -47,23 +47,23 @@ def large_store(folder: Path, nodes: int, k: int = 30) -> tuple[Path, Json]:
         raise RuntimeError(f"{folder}: {needed / 1e9:.0f} GB are needed, but {free / 1e9:.0f} GB are free. Free more space.")
     GeneratedLists(nodes, k).write(lists)
     draw = np.random.default_rng(0)
-    for role, count, options in (("seeds", SEEDS, ["--no-background"]), ("test", TESTS, [])):
+    for role, count, options in (("seeds", SEEDS, ["--no-background"]), ("test", tests, [])):
         points, labels = folder / f"{role}.npy", folder / f"{role}_labels.npy"
         np.save(points, draw.standard_normal((count, _DIMS), dtype=np.float32))
         np.save(labels, np.arange(count) % CLASSES)
         command = ["import", str(points), "--role", role, "--labels", str(labels), *options]
         subprocess.run([PROGRAM, *command, "--store", store], check=True, stdout=sys.stderr)
-    watched = watch([sys.executable, "-c", _SYMMETRISE, lists, store, str(4 << 30)])
+    watched = watch([sys.executable, "-c", _SYMMETRISE, lists, store, str(4 << 30), str(tests)])
     lists.unlink()
     taken.write_text(json.dumps(watched.figures()))
     return store, watched.figures()
 
 
-def make_graph(lists: Path, store: Path, memory: int) -> None:
+def make_graph(lists: Path, store: Path, memory: int, tests: int = TESTS) -> None:
     """Publishes graph/W from lists, and knn/test with the lists of random nodes."""
     neighbors = np.load(lists, mmap_mode="r")
     nodes = len(neighbors)
-    beside = neighbors[np.sort(np.random.default_rng(1).choice(nodes, TESTS, replace=False))]
+    beside = neighbors[np.sort(np.random.default_rng(1).choice(nodes, tests, replace=False))]
     with Publication(store, ["graph/W", "knn/test"], "benchmark") as publication:
         draft = publication.draft("graph/W", Recipe("graph", 1, {}, {}))
         facts = symmetrise(ArrayLists(neighbors), draft, memory, silent)

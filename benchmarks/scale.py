@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import large
+from benchmarks.knn import PROGRAM
 from benchmarks.large import CLASSES, T
-from benchmarks.measure import evict
+from benchmarks.measure import evict, watch
 from benchmarks.whole import whole_job
 from mmdiff.diffusion.io.graph_stream import Block, Stream
 from mmdiff.formats.storage import seam
@@ -59,7 +60,7 @@ def F100M(folder: Path) -> Json:
     # Right after the runs they explain, since the speed of the machine varies over time.
     limits = limits_of(store)
     single, of_single = large.diffuse(store, *one_batch(WIDTH // 2), iterations=3)
-    whole, of_whole = large.diffuse(store, "--memory", LIMIT, "--dtype", "bfloat16", "--cols-per-batch", str(WIDTH))
+    whole, of_whole = large.diffuse(store, "--memory", LIMIT, "--dtype", "bfloat16")
     # Alternating, for the same reason.
     speeds = [(sequential_speed(W), *streaming_speeds(store), writing_speed(folder)) for _ in range(RUNS)]
     sequential, first, streaming, writing = (max(own) for own in zip(*speeds, strict=True))
@@ -82,6 +83,46 @@ def F100M(folder: Path) -> Json:
         "sequential_writing": writing,
         "limits": limits,
     }
+
+
+def reading(folder: Path, nodes: int = 10 * _MILLION) -> Json:
+    """What a diffusion with shortcuts reads where W is larger than memory: all columns at once, and in batches of 64.
+
+    A tenth of the nodes, memory and test points of F100M, and an iteration less, so that S stays a frontier as it does there.
+    The machine has memory for the run and for a third of W.
+    """
+    store, _ = large.large_store(folder, nodes, tests=nodes // 10_000)
+    W = 4 * large.edges_of(store)
+    limit = 200 * nodes + (256 << 20)
+    options = ["--memory", f"{limit >> 20}M", "--dtype", "bfloat16"]
+    found: Json = {"nodes": nodes, "bytes": W, "classes": CLASSES, "iterations": T - 1, "memory": limit}
+    for name, batches in (("all columns", []), (f"batches of {WIDTH}", ["--cols-per-batch", str(WIDTH)])):
+        runs = []
+        for _ in range(RUNS):
+            evict(store)
+            runs.append(large.diffuse(store, *options, *batches, iterations=T - 1, machine_bytes=limit + W // 3))
+        watched, report = min(runs, key=lambda run: run[0].seconds)
+        command: list[str | Path] = [
+            PROGRAM,
+            "plan",
+            "diffuse",
+            "--iterations",
+            str(T - 1),
+            *options,
+            *batches,
+            "--store",
+            store,
+            "--json",
+        ]
+        plan = json.loads(watch(command, limit + W // 3).output)
+        planned = {key: plan[key] for key in ("read", "seconds", "memory")}
+        found[name] = {**watched.figures(), "batches": report["batches"], "steps": report["steps"], "planned": planned}
+        sys.stdout.write(
+            f"{name}: {report['batches']} batches, {watched.read_bytes / 1e9:.1f} GB read "
+            f"({planned['read'] / 1e9:.1f} planned), {watched.seconds:.1f} s ({planned['seconds']} planned), "
+            f"{watched.megabytes:,.0f} MB\n"
+        )
+    return found
 
 
 def growth(folder: Path) -> Json:

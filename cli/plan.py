@@ -43,7 +43,10 @@ def diffuse(
         return
     spill = ", S spilled to disk" if plan["buffer_on_disk"] else ""
     show.result(f"{batches(plan['batches'], plan['cols_per_batch'])}{spill}")
-    _show_needs(plan, [("temporary disk", text.size(plan["scratch"])), ("disk for the scores", text.size(plan["artifact"]))])
+    disk = [("temporary disk", text.size(plan["scratch"])), ("disk for the scores", text.size(plan["artifact"]))]
+    if plan["read"]:
+        disk.append(("reads of the graph", text.size(plan["read"])))
+    _show_needs(plan, disk)
     steps = [
         (str(step["iteration"]), step["form"], f"{step['rows']:,}", text.duration(step["seconds"])) for step in plan["steps"]
     ]

@@ -117,7 +117,7 @@ class DiffusionOptions:
         "Number of classes computed at a time; `auto` takes as many as the memory limit allows.",
         Domain(_columns, f"a whole number from 1 to {MOST:,}, or auto"),
         metavar="N|auto",
-        default_doc=f"as many as fit, at most {COLS_PER_BATCH}",
+        default_doc=f"as many as fit, at most {COLS_PER_BATCH} in a matrix",
     )
     eta: Eta = option("column", "Operator that normalises L after each iteration.", in_experiments=True)
     prior: Any = option(

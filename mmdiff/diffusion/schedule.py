@@ -24,6 +24,9 @@ _FILL_COST = 4
 ENTRY_BYTES = 8
 """Bytes of a frontier entry: column and value."""
 
+NEW_ENTRY_BYTES = 12
+"""Bytes of an entry of a frontier that is made of parts: the parts and the whole, columns before values."""
+
 
 class Form(StrEnum):
     """The form of S that a product reads, and that it writes."""

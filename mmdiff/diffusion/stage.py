@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,15 +11,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.diffusion.engine.frontier import Outgrown
 from mmdiff.diffusion.engine.independent import Buffers
 from mmdiff.diffusion.engine.needed_rows import Rows
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.checkpoint import DraftCheckpoint, ProductsOnDisk
 from mmdiff.diffusion.io.graph_stream import Stream
+from mmdiff.diffusion.io.kept_rows import RowCache
 from mmdiff.diffusion.io.remote_batches import Batches, FinishedBatch, record_all, stream_of
 from mmdiff.diffusion.options import COLS_PER_BATCH, DiffusionOptions
-from mmdiff.diffusion.planning.memory_model import Footprint, Limits, footprint, memory_bound
+from mmdiff.diffusion.planning.memory_model import Footprint, Limits, footprint, memory_bound, wide_footprint
 from mmdiff.diffusion.problem import Problem, read_problem
 from mmdiff.diffusion.variant import Variant, class_prior, given_prior
 from mmdiff.evaluation.scores import missing_scores
@@ -69,13 +72,19 @@ class Request(DiffusionOptions):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A diffusion whose options are valid, whose inputs fit together, and which fits in memory."""
+    """A diffusion whose options are valid, whose inputs fit together, and which fits in memory.
+
+    `cache` keeps rows of W from the search for needed rows on.
+    """
 
     request: Request
     problem: Problem
     variant: Variant
     prior: NDArray[np.float64]
+    limits: Limits
     needs: Footprint
+    cache: RowCache
+    known_rows: Sequence[Rows | None] | None = None
 
     @property
     def every_row(self) -> bool:
@@ -84,16 +93,47 @@ class Prepared:
 
     def stream(self, memory: int) -> Stream:
         """The graph, as it is read beside so much memory of the run."""
-        return stream_of(self.problem.graph, memory, self.request.memory)
+        return stream_of(self.problem.graph, memory, self.request.memory, self.cache)
+
+    @cached_property
+    def announced(self) -> Footprint:
+        """The footprint with the bound that the run announces."""
+
+        def find_bound() -> int:
+            with self.stream(self.needs.most_memory) as stream:
+                return memory_bound(self.problem, self.limits, self.diffusion(stream), self.needs)
+
+        return replace(self.needs, find_bound=find_bound)
+
+    @cached_property
+    def widened(self) -> Prepared:
+        """The same diffusion in wide batches, where S is expected to stay a frontier; else itself."""
+        whole = -(-self.problem.seeds.classes // self.limits.workers)
+        independent = self.variant.linear and not self.request.plain
+        if self.request.fixed_width is None and self.needs.width < whole and independent and self.request.iterations:
+            with self.stream(self.needs.most_memory) as stream:
+                diffusion = replace(self.diffusion(stream), width=whole)
+                wide = wide_footprint(self.problem, self.limits, self.needs, diffusion)
+            if wide is not None:
+                self.cache.limit(wide.kept)
+                return replace(self, needs=wide, known_rows=self._needed_rows)
+        return self
+
+    def narrowed(self) -> Prepared:
+        """This diffusion, after wide batches were given up."""
+        self.cache.limit(self.needs.kept)
+        return self
 
     @cached_property
     def _needed_rows(self) -> Sequence[Rows | None]:
+        if self.known_rows is not None:
+            return self.known_rows
         with self.stream(self.needs.most_memory) as stream:
             return self._diffusion(stream, None).find_needed_rows()
 
     def diffusion(self, stream: Stream) -> Diffusion:
         """The diffusion, on a stream of its graph."""
-        return self._diffusion(stream, self._needed_rows)
+        return replace(self._diffusion(stream, self._needed_rows), most_bytes=self.needs.frontier)
 
     def _diffusion(self, stream: Stream, needed_rows: Sequence[Rows | None] | None) -> Diffusion:
         return Diffusion(
@@ -162,15 +202,8 @@ def prepare(store: Store, request: Request, workers: int = 1) -> Prepared:
         most_cols=request.widest,
     )
     needs = footprint(problem, variant, limits)
-
-    def find_bound() -> int:
-        with prepared.stream(needs.most_memory) as stream:
-            return memory_bound(problem, limits, prepared.diffusion(stream), needs.spills, needs.most_memory)
-
-    prepared = Prepared(
-        request=request, problem=problem, variant=variant, prior=prior, needs=replace(needs, find_bound=find_bound)
-    )
-    return prepared
+    cache = RowCache(needs.kept)
+    return Prepared(request=request, problem=problem, variant=variant, prior=prior, limits=limits, needs=needs, cache=cache)
 
 
 @explaining
@@ -183,7 +216,8 @@ def diffuse(
 ) -> Outcome:
     """Makes `scores/NAME`, or finds it if it was made before from the same inputs and options.
 
-    `announce` is called with the footprint of the run before anything is computed. `executor` computes the batches.
+    `announce` is called with the footprint of the run before anything is computed, and again if its batches have to be
+    narrower than that. `executor` computes the batches.
     """
     run = Run(request.command)
     store = Store.open(path)
@@ -200,20 +234,35 @@ def diffuse(
             Parameter("eta"),
             ".",
         )
-    prepared = prepare(store, request, executor.workers)
+    prepared = taken = prepare(store, request, executor.workers)
     name = f"scores/{request.name}"
     with Publication(path, [name], request.command) as publication:
 
-        def fill(draft: Draft) -> Json:
-            facts, run.entries["steps"] = _run(draft, prepared, progress, executor)
+        def compute(draft: Draft) -> Json:
+            facts, run.entries["steps"] = _run(draft, taken, progress, executor)
             return facts
 
-        disk = prepared.needs.disk
-        made = make(publication, name, _recipe(prepared), run, fill, before=lambda: announce(prepared.needs), disk=disk)
+        def fill(draft: Draft) -> Json:
+            nonlocal taken
+            if taken is not prepared:
+                # A run that fell back to narrow batches before it was killed does not try wide ones again.
+                if draft.noted.get("width") != prepared.needs.width:
+                    with suppress(Outgrown):
+                        return compute(draft)
+                taken = prepared.narrowed()
+                announce(taken.announced)
+            return compute(draft)
+
+        def before() -> None:
+            nonlocal taken
+            taken = prepared.widened
+            announce(taken.announced)
+
+        made = make(publication, name, _recipe(prepared), run, fill, before=before, disk=prepared.needs.disk)
     predictions: Json = {}
     if request.predictions_file is not None:
         predictions = write_predictions(store, made.artifact, request.predictions_file, progress)
-    return Outcome(made.artifact, made.reused, run.seconds, prepared.needs, prepared.problem.warnings, predictions)
+    return Outcome(made.artifact, made.reused, run.seconds, taken.needs, prepared.problem.warnings, predictions)
 
 
 def _recipe(prepared: Prepared) -> Recipe:
@@ -239,7 +288,7 @@ def _recipe(prepared: Prepared) -> Recipe:
 def _run(draft: Draft, prepared: Prepared, progress: Progress, executor: Executor) -> tuple[Json, list[Json]]:
     """Computes the batches that are missing; returns the facts, and the seconds and bytes read of each iteration."""
     request, problem = prepared.request, prepared.problem
-    with prepared.stream(prepared.needs.memory) as stream:
+    with prepared.stream(prepared.announced.memory) as stream:
         diffusion = prepared.diffusion(stream)
         with DraftCheckpoint(draft, diffusion, request.kept_iterations, prepared.every_row) as checkpoint:
             steps = _compute(draft, prepared, diffusion, checkpoint, progress, executor)
@@ -278,7 +327,8 @@ def _compute(
                 W=prepared.problem.W,
                 diffusion=diffusion,
                 checkpoint=checkpoint,
-                memory=needs.memory,
+                memory=prepared.announced.memory,
+                kept=needs.kept,
                 limit=prepared.request.memory // executor.workers,
                 spills=needs.spills,
             )

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.needed_rows import reached
 from mmdiff.diffusion.engine.product import matmul, no_update
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.stage import Request, diffuse
@@ -156,7 +155,8 @@ def test_draft_of_a_killed_run_is_not_continued_after_its_graph_was_damaged_and_
 
 def stream_reads(graph: CsrGraph, past_cache: bool = False) -> None:
     with Stream(graph, past_cache=past_cache) as stream:
-        reached(stream, np.arange(graph.nodes))
+        for _ in stream.each(lambda block: len(block.rows)):
+            pass
 
 
 READERS: dict[str, Callable[[CsrGraph], Any]] = {

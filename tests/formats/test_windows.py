@@ -24,6 +24,7 @@ from mmdiff.diffusion.engine.product import SeedUpdate, product, product_of_rows
 from mmdiff.diffusion.io import graph_stream as streaming
 from mmdiff.diffusion.io import remote_batches as spreading
 from mmdiff.diffusion.io.graph_stream import Stream
+from mmdiff.diffusion.io.kept_rows import RowCache
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.stage import Request
 from mmdiff.diffusion.variant import Variant
@@ -259,9 +260,9 @@ def test_a_graph_larger_than_memory_gives_the_same_scores(
     past = []
 
     class Noted(Stream):
-        def __init__(self, graph: CsrGraph, let_go: bool, past_cache: bool) -> None:
+        def __init__(self, graph: CsrGraph, let_go: bool, past_cache: bool, cache: RowCache | None) -> None:
             past.append(past_cache)
-            super().__init__(graph, let_go, past_cache)
+            super().__init__(graph, let_go, past_cache, cache)
 
     monkeypatch.setattr(spreading, "available_bytes", lambda: 0)
     monkeypatch.setattr(spreading, "Stream", Noted)

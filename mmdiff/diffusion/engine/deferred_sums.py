@@ -40,7 +40,7 @@ def column_sums(
             r[seeds.nodes] = 0
         r *= graph.scale
         after = np.zeros_like(r)
-        _transpose(stream, r, after, np.float32(alpha), needed[iterations - step])
+        _transpose(stream, r, after, np.float32(alpha), needed[iterations - step], shared=True)
         r = after
         terms.append(np.bincount(columns, values * r[nodes].astype(np.float64), seeds.classes))
     powers = np.stack(terms)
@@ -63,14 +63,19 @@ def time_of_step(stream: Stream) -> float:
 
 
 def _transpose(
-    stream: Stream, vector: NDArray[np.float32], out: NDArray[np.float32], alpha: np.float32, rows: NDArray[Any] | None
+    stream: Stream,
+    vector: NDArray[np.float32],
+    out: NDArray[np.float32],
+    alpha: np.float32,
+    rows: NDArray[Any] | None,
+    shared: bool = False,
 ) -> None:
-    """W^T v, given D^-1 v: the matrix W0 + W0^T is its own transpose."""
+    """W^T v, given D^-1 v: the matrix W0 + W0^T is its own transpose. `shared` rows will be requested again."""
 
     def work(block: Block) -> None:
         _dot(arrays_of(block.graph), vector, block.rows, out, alpha)
 
-    for _ in stream.each(work, rows):
+    for _ in stream.each(work, rows, shared=shared):
         pass
 
 

@@ -6,6 +6,7 @@ matrix and leave out only zeros, so that the results are equal to the last bit.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,25 @@ def frontier_size(graph: CsrGraph, frontier: Frontier) -> FrontierSize:
     return FrontierSize(rows=len(rows), entries=len(frontier.values), visits=visits)
 
 
-def advance_frontier(stream: Stream, frontier: Frontier, seed_update: SeedUpdate, needed: Rows | None, short: bool) -> Frontier:
-    """W S as a frontier, in the needed rows that labels reach. `short` rounds the values to bfloat16."""
+class Outgrown(Exception):
+    """A frontier that takes more memory than it may: its columns are to be computed in narrower batches."""
+
+
+def advance_frontier(
+    stream: Stream,
+    frontier: Frontier,
+    seed_update: SeedUpdate,
+    needed: Rows | None,
+    short: bool,
+    shared: bool = False,
+    again: bool = False,
+    most_entries: int | None = None,
+) -> Frontier:
+    """W S as a frontier, in the needed rows that labels reach. `short` rounds the values to bfloat16.
+
+    Other batches will request `shared` needed rows too; with `again`, the same product will be computed again. Raises Outgrown
+    where W S has more than `most_entries`.
+    """
     rows = _rows_to_compute(stream, frontier, seed_update, needed)
     update = seed_update.arrays()
 
@@ -55,29 +73,48 @@ def advance_frontier(stream: Stream, frontier: Frontier, seed_update: SeedUpdate
         count = _advance(graph, frontier.arrays, block.rows, update, lengths, columns, values, short)
         return lengths, columns[:count].copy(), values[:count].copy()
 
-    parts = list(stream.each(work, rows))
+    lengths, columns_of, values_of = [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    entries = 0
+    with closing(stream.each(work, rows, shared=again or (shared and rows is needed))) as blocks:
+        for own_lengths, own_columns, own_values in blocks:
+            lengths.append(own_lengths)
+            columns_of.append(own_columns)
+            values_of.append(own_values)
+            entries += len(own_columns)
+            if most_entries is not None and entries > most_entries:
+                raise Outgrown
     counts = np.zeros(stream.graph.nodes + 1, np.int64)
-    lengths = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
     if rows is None:
-        counts[1:] = lengths
+        counts[1:] = np.concatenate(lengths)
     else:
-        counts[rows.astype(np.int64) + 1] = lengths
-    columns = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, np.int32)
-    values = np.concatenate([part[2] for part in parts]) if parts else np.empty(0, np.float32)
-    return Frontier(np.cumsum(counts), columns, values, frontier.width)
+        counts[rows.astype(np.int64) + 1] = np.concatenate(lengths)
+    # One after the other, so that not all parts are in memory beside the whole.
+    columns = np.concatenate(columns_of)
+    columns_of.clear()
+    values = np.concatenate(values_of)
+    return Frontier(np.cumsum(counts, out=counts), columns, values, frontier.width)
 
 
 def spread_frontier(
-    stream: Stream, frontier: Frontier, out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any] | None, compact: bool
+    stream: Stream,
+    frontier: Frontier,
+    out: NDArray[Any],
+    seed_update: SeedUpdate,
+    rows: NDArray[Any] | None,
+    compact: bool,
+    shared: bool = False,
 ) -> int:
-    """Writes rows of W S to a matrix; returns the number of nonzero entries. A compact matrix has these rows and no others."""
+    """Writes rows of W S to a matrix; returns the number of nonzero entries. A compact matrix has these rows and no others.
+
+    Other batches will request `shared` rows too.
+    """
     update = seed_update.arrays()
 
     def work(block: Block) -> int:
         places = block.places if compact else block.rows
         return _spread(arrays_of(block.graph), frontier.arrays, frontier.width, block.rows, out, places, update)
 
-    return sum(stream.each(work, rows))
+    return sum(stream.each(work, rows, shared=shared))
 
 
 def fill_matrix(stream: Stream, frontier: Frontier, out: NDArray[Any]) -> None:

@@ -14,14 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.diffusion.engine.frontier import advance_frontier, fill_matrix, first_frontier, frontier_size, spread_frontier
+from mmdiff.diffusion.engine.frontier import (
+    Outgrown,
+    advance_frontier,
+    fill_matrix,
+    first_frontier,
+    frontier_size,
+    spread_frontier,
+)
 from mmdiff.diffusion.engine.gamma import raise_power
 from mmdiff.diffusion.engine.needed_rows import Rows
 from mmdiff.diffusion.engine.product import SeedUpdate, product, product_of_rows
 from mmdiff.diffusion.engine.states import Frontier, Matrix, SomeRows, SqrtDegrees, State
 from mmdiff.diffusion.io.graph_stream import Stream
 from mmdiff.diffusion.io.spill import SpillFile, buffer_bytes, product_to_spill, read_back
-from mmdiff.diffusion.schedule import Form, ProductSize, next_product
+from mmdiff.diffusion.schedule import ENTRY_BYTES, NEW_ENTRY_BYTES, Form, ProductSize, next_product
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.storage.direct import page_aligned
@@ -30,7 +37,11 @@ from mmdiff.kernels.floats import bfloat16_decode, bfloat16_encode
 
 @dataclass(frozen=True)
 class Work:
-    """The inputs that all batches share. `needed[t]` are the needed rows of S after iteration t; None is all rows."""
+    """The inputs that all batches share. `needed[t]` are the needed rows of S after iteration t; None is all rows.
+
+    There are `several` batches. With `most_bytes`, S is to stay a frontier of at most so many bytes while it is computed, up to
+    the rows that test points gather; a batch that does not raises Outgrown.
+    """
 
     stream: Stream
     variant: Variant
@@ -38,6 +49,8 @@ class Work:
     needed: Sequence[Rows | None]
     sqrt_degrees: SqrtDegrees = None
     plain: bool = False
+    several: bool = True
+    most_bytes: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -73,10 +86,26 @@ class Work:
             first if self.variant.dtype == "float32" else replace(first, values=bfloat16_decode(bfloat16_encode(first.values)))
         )
 
-    def advance(self, frontier: Frontier, seeds: Seeds, iteration: int) -> Frontier:
-        """The product that leads to an iteration, as a frontier."""
-        short = self.variant.dtype == "bfloat16"
-        return advance_frontier(self.stream, frontier, self.seed_update(seeds), self.needed[iteration], short)
+    def advance(self, frontier: Frontier, seeds: Seeds, iteration: int, again: bool = False) -> Frontier:
+        """The product that leads to an iteration, as a frontier; with `again`, it will be computed again."""
+        most = None
+        if self.most_bytes is not None:
+            most = max(0, self.most_bytes - ENTRY_BYTES * len(frontier.values)) // NEW_ENTRY_BYTES
+        return advance_frontier(
+            self.stream,
+            frontier,
+            self.seed_update(seeds),
+            self.needed[iteration],
+            short=self.variant.dtype == "bfloat16",
+            shared=self.several,
+            again=again,
+            most_entries=most,
+        )
+
+    def refuse_matrix(self, form: Form, size: ProductSize) -> None:
+        """Raises Outgrown for a product that makes a matrix where S is to stay a frontier, or too many needed rows."""
+        if self.most_bytes is not None and (form is not Form.FRONTIER_TO_ROWS or size.rows_bytes > self.most_bytes):
+            raise Outgrown
 
 
 @dataclass(frozen=True)
@@ -129,7 +158,7 @@ def steps(
     work: Work,
     seeds: Seeds,
     buffers: Buffers | None = None,
-    resume: tuple[int, NDArray[Any]] | None = None,
+    resume: tuple[int, State] | None = None,
     spill_file: SpillFile | None = None,
 ) -> Iterator[Step]:
     """S after iterations 0..T, or after those that follow a checkpoint. A step is valid until the next one is requested.
@@ -141,7 +170,7 @@ def steps(
         done, state = 0, _start(work, seeds, buffers)
         yield Step(0, state, len(seeds.columns), work.stream.graph.nodes)
     else:
-        done, state = resume[0], Matrix(resume[1])
+        done, state = resume
     for iteration in range(done + 1, work.iterations + 1):
         step = _iterate(work, seeds, state, iteration, buffers, spill_file)
         state = step.state
@@ -172,23 +201,24 @@ def _iterate(work: Work, seeds: Seeds, state: State, iteration: int, buffers: Bu
     if form is Form.FRONTIER and isinstance(state, Frontier):
         after = work.advance(state, seeds, iteration)
         return step(after, len(after.values))
+    work.refuse_matrix(form, size)
     if expands and isinstance(state, Frontier):
         values = buffers.target((size.nodes, size.width), dtype)
         fill_matrix(stream, state, values)
         state = Matrix(values)
     if spills and spill_file is not None:
         written, values = spill_file(iteration), _values(state)
-        nonzero = product_to_spill(stream, values, written, seed_update, needed)
+        nonzero = product_to_spill(stream, values, written, seed_update, needed, work.several)
         read_back(written, values)
         return step(_raised(work, seeds, Matrix(values)), nonzero)
     rows_only = needed if size.rows_only else None
     out = buffers.target((size.nodes if rows_only is None else len(rows_only), size.width), dtype)
     if isinstance(state, Frontier):
-        nonzero = spread_frontier(stream, state, out, seed_update, needed, compact=rows_only is not None)
+        nonzero = spread_frontier(stream, state, out, seed_update, needed, rows_only is not None, work.several)
     elif rows_only is not None:
-        nonzero = product_of_rows(stream, _values(state), out, seed_update, rows_only)
+        nonzero = product_of_rows(stream, _values(state), out, seed_update, rows_only, work.several)
     else:
-        nonzero = product(stream, _values(state), out, seed_update, needed)
+        nonzero = product(stream, _values(state), out, seed_update, needed, work.several)
     if isinstance(state, Matrix):
         buffers.give_back(state.values)
     return step(_raised(work, seeds, Matrix(out)) if rows_only is None else SomeRows(rows_only, out), nonzero)

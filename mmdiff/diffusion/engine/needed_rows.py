@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ Rows = NDArray[np.uint32]
 
 # The share of all nodes above which a set of rows is treated as all rows.
 _MOST = 0.7
+
+# A pass over rows ends as soon as their neighbours are almost all nodes; they are counted so many times.
+_COUNTS = 16
 
 
 def gathered_rows(neighbors: NDArray[np.uint32], nodes: int) -> Rows | None:
@@ -31,27 +35,39 @@ def closures(stream: Stream, rows: Rows | None, steps: int) -> list[Rows | None]
     found = [rows]
     while len(found) <= steps:
         before = found[-1]
-        found.append(None if before is None else reached(stream, before))
+        found.append(None if before is None else reached(stream, before, shared=True))
     return found
 
 
-def reached(stream: Stream, rows: NDArray[Any]) -> Rows | None:
-    """Rows and their neighbours. The pattern of W is symmetric, so this is also where their labels go in one iteration."""
+def reached(stream: Stream, rows: NDArray[Any], shared: bool = False) -> Rows | None:
+    """Rows and their neighbours, or None where these are almost all nodes; `shared` rows will be requested again.
+
+    The pattern of W is symmetric, so this is also where their labels go in one iteration.
+    """
     mask = np.zeros(stream.graph.nodes, np.uint8)
     mask[rows] = 1
 
-    def work(block: Block) -> None:
+    def work(block: Block) -> int:
         _mark(block.graph.indptr, block.graph.indices, block.rows, mask)
+        return len(block.rows)
 
-    for _ in stream.each(work, rows):
-        pass
+    done = counted = 0
+    with closing(stream.each(work, rows, shared=shared)) as blocks:
+        for count in blocks:
+            done += count
+            if (done - counted) * _COUNTS >= len(rows):
+                counted = done
+                if _almost_all(mask):
+                    return None
     return _rows(mask)
 
 
+def _almost_all(mask: NDArray[np.uint8]) -> bool:
+    return bool(np.count_nonzero(mask.view(np.bool_)) > _MOST * len(mask))
+
+
 def _rows(mask: NDArray[np.uint8]) -> Rows | None:
-    if np.count_nonzero(mask) > _MOST * len(mask):
-        return None
-    return np.flatnonzero(mask).astype(np.uint32)
+    return None if _almost_all(mask) else np.flatnonzero(mask).astype(np.uint32)
 
 
 @kernel

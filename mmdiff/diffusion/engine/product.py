@@ -42,8 +42,9 @@ def matmul(graph: CsrGraph, dense: NDArray[Any]) -> NDArray[np.float32]:
         raise CountMismatch(f"a matrix of shape {dense.shape} for {graph.nodes:,} nodes. Give one row for each node.")
     source = np.ascontiguousarray(dense, np.float32).reshape(graph.nodes, -1)
     out = np.empty_like(source)
-    with Stream(graph) as stream:
-        product(stream, source, out, no_update(source.shape[1]))
+    if out.size:
+        with Stream(graph) as stream:
+            product(stream, source, out, no_update(source.shape[1]))
     return out.reshape(dense.shape)
 
 
@@ -53,25 +54,41 @@ def no_update(width: int) -> SeedUpdate:
 
 
 def product(
-    stream: Stream, source: NDArray[Any], out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any] | None = None
+    stream: Stream,
+    source: NDArray[Any],
+    out: NDArray[Any],
+    seed_update: SeedUpdate,
+    rows: NDArray[Any] | None = None,
+    shared: bool = False,
 ) -> int:
-    """Writes rows of W S to the same rows of `out`; returns the number of nonzero entries."""
+    """Writes rows of W S to the same rows of `out`; returns the number of nonzero entries.
+
+    Other batches will request `shared` rows too.
+    """
 
     def work(block: Block) -> int:
         return multiply(block, source, out, block.rows, seed_update)
 
-    return sum(stream.each(work, rows, kernel_checks=True))
+    return sum(stream.each(work, rows, kernel_checks=True, shared=shared))
 
 
 def product_of_rows(
-    stream: Stream, source: NDArray[Any], out: NDArray[Any], seed_update: SeedUpdate, rows: NDArray[Any]
+    stream: Stream,
+    source: NDArray[Any],
+    out: NDArray[Any],
+    seed_update: SeedUpdate,
+    rows: NDArray[Any],
+    shared: bool = False,
 ) -> int:
-    """Writes some rows of W S to `out`, which has no others; returns the number of nonzero entries."""
+    """Writes some rows of W S to `out`, which has no others; returns the number of nonzero entries.
+
+    Other batches will request `shared` rows too.
+    """
 
     def work(block: Block) -> int:
         return multiply(block, source, out, block.places, seed_update)
 
-    return sum(stream.each(work, rows, kernel_checks=True))
+    return sum(stream.each(work, rows, kernel_checks=True, shared=shared))
 
 
 def multiply(block: Block, source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64], seed_update: SeedUpdate) -> int:

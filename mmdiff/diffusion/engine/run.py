@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +58,7 @@ class Checkpoint:
         """Whether all of a batch is saved."""
         return False
 
-    def resume(self, batch: int) -> tuple[int, NDArray[Any]] | None:  # noqa: ARG002
+    def resume(self, batch: int) -> tuple[int, State] | None:  # noqa: ARG002
         """The last saved iteration of a batch, and S after it."""
         return None
 
@@ -76,7 +75,8 @@ class Diffusion:
     """A diffusion to compute. `neighbors` are the lists of the test points; `every_row` asks for L in all rows at the end.
 
     Columns are batched by their number of seeds: classes with few seeds stay frontiers for longer. `needed_rows` are the sets
-    of `find_needed_rows`, where they are known already.
+    of `find_needed_rows`, where they are known already. With `most_bytes`, S is to stay a frontier of at most so many bytes,
+    or the run ends with Outgrown.
     """
 
     stream: Stream
@@ -89,6 +89,7 @@ class Diffusion:
     every_row: bool = False
     plain: bool = False
     needed_rows: Sequence[Rows | None] | None = None
+    most_bytes: int | None = None
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
@@ -165,6 +166,8 @@ class Diffusion:
             needed=needed,
             sqrt_degrees=self._sqrt_degrees,
             plain=self.plain,
+            several=len(self.batches) > 1,
+            most_bytes=self.most_bytes,
         )
 
     def find_needed_rows(self) -> Sequence[Rows | None]:

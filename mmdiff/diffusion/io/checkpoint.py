@@ -1,15 +1,15 @@
 """Checkpoints of a diffusion in its draft, so that a killed run repeats at most one iteration of one batch.
 
-Scores are stored batch by batch, each a scratch array of (iterations, test points, columns). S is saved after an iteration that
-took long enough; work that is not saved takes less than CHECKPOINT_SECONDS to repeat. S is written while the next iteration
-reads it. Batches that workers compute are saved when they are done.
+Scores are stored batch by batch, each a scratch array of (iterations, test points, columns). S, a matrix or a frontier, is
+saved after an iteration that took long enough; work that is not saved takes less than CHECKPOINT_SECONDS to repeat. S is
+written while the next iteration reads it. Batches that workers compute are saved when they are done.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import takewhile
 from types import TracebackType
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine.coupled import CoupledProducts
 from mmdiff.diffusion.engine.independent import Step
 from mmdiff.diffusion.engine.run import Checkpoint, Diffusion, IterationResult
-from mmdiff.diffusion.engine.states import Matrix
+from mmdiff.diffusion.engine.states import Frontier, Matrix, State
 from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.spill import SpillFile, read_back, rows_per_chunk
 from mmdiff.formats.storage.direct import page_aligned
@@ -119,19 +119,35 @@ class DraftCheckpoint(Recorder):
     def is_done(self, batch: int) -> bool:
         return self.key(batch) in self.done
 
-    def resume(self, batch: int) -> tuple[int, NDArray[Any]] | None:
+    def resume(self, batch: int) -> tuple[int, State] | None:
         self._clock = time.perf_counter()
         for iteration in range(self.diffusion.iterations - 1, 0, -1):
-            name = self._state(batch, iteration)
-            if self.draft.has(name) and self.has_recorded(batch, iteration + 1):
-                writer = self._declare_state(name, batch)
-                if not writer.missing:
+            if self.has_recorded(batch, iteration + 1):
+                state = self._saved_matrix(batch, iteration) or self._saved_frontier(batch, iteration)
+                if state is not None:
                     self.statistics[self.key(batch)] = self.statistics[self.key(batch)][: iteration + 1]
-                    state = page_aligned((writer.spec.shape[0], writer.spec.shape[1]), writer.spec.dtype)
-                    read_back(writer, state)
                     return iteration, state
         self.statistics[self.key(batch)] = []
         return None
+
+    def _saved_matrix(self, batch: int, iteration: int) -> Matrix | None:
+        name = self._state(batch, iteration)
+        writer = self._declare_state(name, batch) if self.draft.has(name) else None
+        if writer is None or writer.missing:
+            return None
+        values = page_aligned((writer.spec.shape[0], writer.spec.shape[1]), writer.spec.dtype)
+        read_back(writer, values)
+        return Matrix(values)
+
+    def _saved_frontier(self, batch: int, iteration: int) -> Frontier | None:
+        if not all(map(self.draft.has, self._frontier(batch, iteration))):
+            return None
+        writers = self._declare_frontier(batch, iteration, self.statistics[self.key(batch)][iteration]["nonzero"])
+        if any(writer.missing for writer in writers):
+            return None
+        # Copies: kernels are compiled for arrays that may be written.
+        offsets, columns, values = (np.array(writer.mapped()) for writer in writers)
+        return Frontier(offsets, columns, values, len(self.diffusion.columns(batch)))
 
     def spill_file(self, batch: int) -> SpillFile:
         """The spill file doubles as the checkpoint."""
@@ -150,6 +166,11 @@ class DraftCheckpoint(Recorder):
         self._settle()
         name = self._state(batch, step.iteration)
         quick = time.perf_counter() - self._clock < CHECKPOINT_SECONDS
+        if isinstance(step.state, Frontier) and step.nonzero and not quick:
+            self.note()
+            self._writing = self._pool.submit(self._write_frontier, step.state, batch, step.iteration)
+            self._clock = time.perf_counter()
+            return
         if not isinstance(step.state, Matrix) or (quick and name not in self._spilled):
             return
         writer = self._spilled.pop(name, None)
@@ -173,8 +194,22 @@ class DraftCheckpoint(Recorder):
             if self._stopped.is_set():
                 return
             writer.write(chunk, values[slice(*writer.spec.rows(chunk))], cached=False)
-        for before in range(iteration):
-            self.draft.drop(self._state(batch, before))
+        self._drop_states(batch, range(iteration))
+
+    def _write_frontier(self, frontier: Frontier, batch: int, iteration: int) -> None:
+        parts: list[NDArray[Any]] = [frontier.offsets, frontier.columns, frontier.values]
+        for writer, values in zip(self._declare_frontier(batch, iteration, len(frontier.values)), parts, strict=True):
+            for chunk in writer.missing:
+                if self._stopped.is_set():
+                    return
+                writer.write(chunk, values[slice(*writer.spec.rows(chunk))], cached=False)
+        self._drop_states(batch, range(iteration))
+
+    def _drop_states(self, batch: int, iterations: Iterable[int]) -> None:
+        for iteration in iterations:
+            self.draft.drop(self._state(batch, iteration))
+            for name in self._frontier(batch, iteration):
+                self.draft.drop(name)
 
     def _settle(self) -> None:
         """Waits until S is written, so that its matrix may be overwritten."""
@@ -207,8 +242,7 @@ class DraftCheckpoint(Recorder):
                 self.draft.scratch(saved, values.shape, values.dtype.name).fill(values)
         self.done.append(self.key(batch))
         self.note()
-        for iteration in range(1, self.diffusion.iterations + 1):
-            self.draft.drop(self._state(batch, iteration))
+        self._drop_states(batch, range(1, self.diffusion.iterations + 1))
         self._spilled.clear()
         if len(self.done) > 1 and self.top_classes is not None:
             for name in vars(self.top_classes):
@@ -258,6 +292,15 @@ class DraftCheckpoint(Recorder):
 
     def _state(self, batch: int, iteration: int) -> str:
         return f"pass_state_{self.key(batch)}_{iteration}"
+
+    def _frontier(self, batch: int, iteration: int) -> list[str]:
+        """The arrays of a saved frontier."""
+        return [f"pass_frontier_{self.key(batch)}_{iteration}_{name}" for name in ("offsets", "columns", "values")]
+
+    def _declare_frontier(self, batch: int, iteration: int, entries: int) -> list[ArrayWriter]:
+        arrays = ((self.diffusion.stream.graph.nodes + 1, "int64"), (entries, "int32"), (entries, "float32"))
+        names = self._frontier(batch, iteration)
+        return [self.draft.scratch(name, (size,), dtype) for name, (size, dtype) in zip(names, arrays, strict=True)]
 
     def _declare_state(self, name: str, batch: int) -> ArrayWriter:
         width = self.diffusion.batches[batch].stop - self.diffusion.batches[batch].start

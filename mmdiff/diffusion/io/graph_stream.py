@@ -1,7 +1,8 @@
 """Streams W in blocks of rows over all cores, front to back, and requests the next blocks while one is computed.
 
 A graph that fits in memory is read through its map and stays in the page cache. A larger one would evict its own beginning
-before the next iteration reads it again, so it is read past the cache (`formats/storage/windows.py`).
+before the next iteration reads it again, so it is read past the cache (`formats/storage/windows.py`). Rows that all batches
+need are then kept in memory, as far as there is room (`kept_rows.py`).
 
 No kernel sees what has not been checked: a chunk is compared with its checksum when a block first touches it, and the offsets
 and columns of every block are checked to lie within the graph, in every pass, here or by the kernel itself.
@@ -10,7 +11,7 @@ and columns of every block are checked to lie within the graph, in every pass, h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.diffusion.io.kept_rows import SPAN, KeptRows, RowCache
 from mmdiff.diffusion.io.prefetch import announce_rows, pages_of
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.storage.mapping import announce, is_mapped, release, request, touch
@@ -95,11 +97,13 @@ class _Window:
 class Stream:
     """Passes over the rows of a graph. `let_go` releases pages after they are read, for graphs larger than the memory limit.
 
-    `past_cache` reads the graph past the page cache, for graphs larger than the available memory of the machine.
+    `past_cache` reads the graph past the page cache, for graphs larger than the available memory of the machine; then
+    `cache` keeps rows that all batches need. `bytes` counts the entries that were read, from the disk or from the page cache.
     """
 
-    def __init__(self, graph: CsrGraph, let_go: bool = False, past_cache: bool = False) -> None:
+    def __init__(self, graph: CsrGraph, let_go: bool = False, past_cache: bool = False, cache: RowCache | None = None) -> None:
         self.graph, self.let_go, self.past_cache = graph, let_go, past_cache
+        self.cache = cache or RowCache()
         self.bytes = 0
         self.advance: Advance = lambda _: None
         self._mapped = is_mapped(graph.indices)
@@ -131,16 +135,39 @@ class Stream:
         rows: NDArray[Any] | None = None,
         multiple: int | None = None,
         kernel_checks: bool = False,
-    ) -> Iterator[Result]:
+        shared: bool = False,
+    ) -> Generator[Result, None, None]:
         """The results of all blocks of the given rows (sorted; all rows by default), in order.
 
         No block crosses a row whose number is a multiple of `multiple`. With `kernel_checks`, the work refuses bad rows itself.
+        `shared` rows will be requested again, for another iteration or another batch.
         """
+        if rows is not None and self.reads_all(rows):
+            kept = self.cache.find(rows)
+            if kept is not None:
+                yield from self._each_kept(work, kept, rows, multiple)
+                return
+            if shared and (kept := self.cache.room_for(self.graph, rows)) is not None:
+                yield from self._each(work, rows, multiple, kernel_checks, kept)
+                self.cache.add(kept)
+                return
+        yield from self._each(work, rows, multiple, kernel_checks, None)
+
+    def _each(
+        self,
+        work: Callable[[Block], Result],
+        rows: NDArray[Any] | None,
+        multiple: int | None,
+        kernel_checks: bool,
+        keep: KeptRows | None,
+    ) -> Iterator[Result]:
+        """The results of all blocks, as they are read; the entries of their rows are copied to `keep`."""
         past_cache = self.reads_all(rows)
         borders = self._borders(rows, multiple, past_cache)
         blocks = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
+        entry = sum(values.itemsize for values in self.graph.entries)
 
-        def run(unit: tuple[int, Future[_Window | None] | None]) -> tuple[Result, int]:
+        def run(unit: tuple[int, Future[_Window | None] | None]) -> tuple[Result, int, int]:
             place, coming = unit
             first, stop = blocks[place]
             chosen = np.arange(first, stop) if rows is None else rows[first:stop].astype(np.int64)
@@ -151,16 +178,38 @@ class Stream:
             if not kernel_checks:
                 block.refuse_bad_rows()
             result = work(block)
+            if keep is not None:
+                # After the work, which has refused bad rows.
+                keep.copy(graph, first, chosen)
+            edges = self._edges(rows, first, stop)
+            read = edges
             if window is not None:
                 self._buffers.append(window.buffers)
+                start, end = self._span(rows, first, stop)
+                read = end - start
             elif self._mapped and self.let_go:
                 self._pages(rows, first, stop, release)
-            return result, self._edges(rows, first, stop)
+            return result, edges, read
 
         units = self._read(rows, blocks) if past_cache else self._mapped_ahead(rows, blocks)
-        entry = sum(values.itemsize for values in self.graph.entries)
-        for result, edges in self.map(run, units):
-            self.bytes += edges * entry
+        for result, edges, read in self.map(run, units):
+            self.bytes += read * entry
+            self.advance(edges)
+            yield result
+
+    def _each_kept(
+        self, work: Callable[[Block], Result], kept: KeptRows, rows: NDArray[Any], multiple: int | None
+    ) -> Iterator[Result]:
+        """The results of all blocks of kept rows, which were checked before they were kept."""
+        borders = self._borders(rows, multiple or SPAN, past_cache=False)
+
+        def run(unit: tuple[int, int]) -> tuple[Result, int]:
+            first, stop = unit
+            chosen = rows[first:stop].astype(np.int64)
+            result = work(Block(chosen, first, kept.graph(self.graph, chosen), self.graph))
+            return result, self._edges(rows, first, stop)
+
+        for result, edges in self.map(run, zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True)):
             self.advance(edges)
             yield result
 
@@ -170,17 +219,20 @@ class Stream:
 
     def reads_all(self, rows: NDArray[Any] | None) -> bool:
         """Whether a pass reads all of W past the cache: for all rows, or for many scattered ones."""
-        if not self._windows:
-            return False
-        return rows is None or len(rows) >= _ENOUGH * pages_of(self.graph.indices, 0, self.graph.edges)
+        return bool(self._windows) and (rows is None or reads_whole(self.graph, len(rows)))
 
     def _read(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, Future[_Window | None]]]:
         """Places of blocks, and their windows, which are being read past the cache."""
         coming: deque[Future[_Window | None]] = deque()
-        for place in range(len(blocks)):
-            while place + len(coming) < min(place + _READ_AHEAD, len(blocks)):
-                coming.append(self._reader.submit(self._window, rows, *blocks[place + len(coming)]))
-            yield place, coming.popleft()
+        try:
+            for place in range(len(blocks)):
+                while place + len(coming) < min(place + _READ_AHEAD, len(blocks)):
+                    coming.append(self._reader.submit(self._window, rows, *blocks[place + len(coming)]))
+                yield place, coming.popleft()
+        finally:
+            # A pass that ends early leaves windows that no block takes.
+            for future in coming:
+                future.cancel()
 
     def _mapped_ahead(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, None]]:
         """Places of blocks, whose pages are announced and requested ahead."""
@@ -262,6 +314,11 @@ class Stream:
             return None
         indices, *weights = found
         return _Window(replace(self.graph, indices=indices, weights=weights[0] if weights else None), buffers)
+
+
+def reads_whole(graph: CsrGraph, rows: int) -> bool:
+    """Whether so many scattered rows are read with all of W, where that is read past the cache."""
+    return rows >= _ENOUGH * pages_of(graph.indices, 0, graph.edges)
 
 
 def window_bytes(graph: CsrGraph) -> int:

@@ -22,6 +22,7 @@ from mmdiff.diffusion.engine.run import Diffusion, IterationResult
 from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.checkpoint import DraftCheckpoint, Recorder
 from mmdiff.diffusion.io.graph_stream import Stream, stored_bytes
+from mmdiff.diffusion.io.kept_rows import RowCache
 from mmdiff.diffusion.io.spill import SpillFile, rows_per_chunk
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
@@ -113,7 +114,8 @@ class WorkerRecorder(Recorder):
 class Batches:
     """A diffusion that can be sent to workers. `scores` are the arrays of batches by their number of columns.
 
-    `memory` is the memory that a worker needs, `limit` what it may use; both decide how it reads the graph.
+    `memory` is the memory that a worker needs, `limit` what it may use; both decide how it reads the graph. `kept` bytes of it
+    are for rows of the graph.
     """
 
     W: Artifact
@@ -127,6 +129,8 @@ class Batches:
     plain: bool
     kept_iterations: list[int]
     memory: int
+    kept: int
+    most_bytes: int | None
     limit: int
     spills: bool
     folder: Path
@@ -142,6 +146,7 @@ class Batches:
         diffusion: Diffusion,
         checkpoint: DraftCheckpoint,
         memory: int,
+        kept: int,
         limit: int,
         spills: bool,
     ) -> Batches:
@@ -160,6 +165,8 @@ class Batches:
             plain=diffusion.plain,
             kept_iterations=checkpoint.iterations,
             memory=memory,
+            kept=kept,
+            most_bytes=diffusion.most_bytes,
             limit=limit,
             spills=spills,
             folder=checkpoint.scores(checkpoint.todo[0]).folder.parent,
@@ -173,7 +180,7 @@ class Batches:
         # Read into memory: kernels would be compiled once more for read-only arrays.
         seeds = Seeds(**{name: np.array(writer.mapped()) for name, writer in self.seeds.items()}, classes=self.classes)
         neighbors = None if self.neighbors is None else self.neighbors.mapped()
-        with stream_of(graph, self.memory, self.limit) as stream:
+        with stream_of(graph, self.memory, self.limit, RowCache(self.kept)) as stream:
             diffusion = Diffusion(
                 stream=stream,
                 seeds=seeds,
@@ -184,6 +191,7 @@ class Batches:
                 neighbors=neighbors,
                 every_row=bool(self.top_classes),
                 plain=self.plain,
+                most_bytes=self.most_bytes,
             )
             buffers = Buffers(self.spills)
             yield lambda batch, advance: self._compute(diffusion, batch, buffers, advance)
@@ -210,14 +218,14 @@ class Batches:
         return FinishedBatch(steps, recorder.statistics[recorder.key(batch)], scores, top_classes)
 
 
-def stream_of(graph: CsrGraph, memory: int, limit: int) -> Stream:
+def stream_of(graph: CsrGraph, memory: int, limit: int, cache: RowCache | None = None) -> Stream:
     """The graph, beside `memory` bytes that are needed of `limit` that may be used.
 
     Its pages are released where the rest does not hold it, and it is read past the page cache where the machine's available
-    memory does not hold it either.
+    memory does not hold it either; then rows are kept in the cache.
     """
     size = stored_bytes(graph)
-    return Stream(graph, let_go=size > limit - memory, past_cache=size > available_bytes() - memory)
+    return Stream(graph, let_go=size > limit - memory, past_cache=size > available_bytes() - memory, cache=cache)
 
 
 def _on_disk(draft: Draft, name: str, values: NDArray[Any]) -> ArrayWriter:

@@ -44,9 +44,17 @@ def buffer_bytes(shape: tuple[int, int], dtype: str) -> int:
 
 
 def product_to_spill(
-    stream: Stream, source: NDArray[Any], spill: ArrayWriter, seed_update: SeedUpdate, rows: NDArray[Any] | None = None
+    stream: Stream,
+    source: NDArray[Any],
+    spill: ArrayWriter,
+    seed_update: SeedUpdate,
+    rows: NDArray[Any] | None = None,
+    shared: bool = False,
 ) -> int:
-    """Writes W S chunk by chunk, with zeros for rows that are not needed; returns the number of nonzero entries."""
+    """Writes W S chunk by chunk, with zeros for rows that are not needed; returns the number of nonzero entries.
+
+    Other batches will request `shared` rows too.
+    """
     spec, nonzero = spill.spec, 0
     buffers: dict[int, NDArray[Any]] = {}
     free: list[NDArray[Any]] = []
@@ -86,7 +94,7 @@ def product_to_spill(
             finished = max(finished, until)
 
         # Blocks come in order: the first block of a chunk completes all chunks before it.
-        for chunk, count in stream.each(work, rows, spec.rows_per_chunk, kernel_checks=True):
+        for chunk, count in stream.each(work, rows, spec.rows_per_chunk, kernel_checks=True, shared=shared):
             finish(chunk)
             nonzero += count
         finish(spec.chunks)

@@ -16,15 +16,18 @@ from mmdiff.diffusion.engine.frontier import frontier_size
 from mmdiff.diffusion.engine.needed_rows import Rows
 from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.states import Frontier
-from mmdiff.diffusion.schedule import ENTRY_BYTES, Decision, Form, FrontierSize, ProductSize, next_product
+from mmdiff.diffusion.schedule import ENTRY_BYTES, NEW_ENTRY_BYTES, Decision, Form, FrontierSize, ProductSize, next_product
 
 # Visits of frontier products that the memory model computes: at most so many, which take a second or two, and one for so many
 # bytes of the coarse bound. A run that needs little memory is short, and would notice the time.
-_MOST_VISITS = 1 << 25
+MOST_VISITS = 1 << 25
 _BYTES_PER_VISIT = 128
 
+# Visits of a frontier product that is computed to find out whether S stays a frontier: that takes some tenths of a second.
+FEW_VISITS = 1 << 23
+
 # Bytes for each row that a frontier product computes: its number in two types, and the lengths of parts and whole.
-_REACHED_BYTES = 28
+REACHED_BYTES = 28
 
 # Matrices lie in large pages: a row that is written takes the whole page.
 _PAGE_BYTES = 2 << 20
@@ -48,13 +51,13 @@ class Forecast(NamedTuple):
     def frontier_bytes(self) -> int:
         """Memory of frontiers beside their offsets.
 
-        That is the entries of the one that is read, the parts of the next one and their copy, and the lists of rows that
+        That is the entries of the one that is read, the next one with its parts, and the lists of rows that
         labels reach, at most one row for each visit.
         """
         if self.before is None:
             return 0
         reached = min(self.size.nodes, self.before.rows + self.before.visits) if self.after else 0
-        return ENTRY_BYTES * (self.before.entries + 2 * self.after) + _REACHED_BYTES * reached
+        return ENTRY_BYTES * self.before.entries + NEW_ENTRY_BYTES * self.after + REACHED_BYTES * reached
 
 
 def forecast_batch(diffusion: Diffusion, batch: int, spills: bool, most_visits: int | None = None) -> Iterator[Forecast]:
@@ -86,9 +89,43 @@ def forecast_batch(diffusion: Diffusion, batch: int, spills: bool, most_visits: 
         yield Forecast(iteration=iteration, decision=decision, size=size, before=before, after=after, seconds=seconds)
 
 
+def extrapolate_batch(diffusion: Diffusion, batch: int, most_visits: int) -> Iterator[Forecast]:
+    """The products of a batch with shortcuts. From the first with more than `most_visits` on, their sizes are estimates.
+
+    Each visit is taken to make an entry of its own, in a needed row as often as edges belong to one. So there are fewer entries
+    where neighbours have neighbours in common, and more where seeds are close to test points.
+    """
+    work, graph, seeds = diffusion.work, diffusion.stream.graph, diffusion.batch_seeds(batch)
+    first = work.start_frontier(seeds)
+    state: Frontier | None = first
+    before: FrontierSize | None = frontier_size(graph, first)
+    for iteration in range(1, diffusion.iterations + 1):
+        size = work.product_size(iteration, seeds.classes, spills=False)
+        decision = next_product(before, size)
+        if before is None or decision.form is not Form.FRONTIER:
+            written = _written_bytes(decision, size, work.needed[iteration])
+            yield Forecast(iteration=iteration, decision=decision, size=size, before=before, written_bytes=written)
+            before = None
+            continue
+        clock = time.perf_counter()
+        if state is not None and before.visits <= most_visits:
+            state = work.advance(state, seeds, iteration, again=True)
+            following = frontier_size(graph, state)
+        else:
+            state = None
+            met = before.visits * size.needed_edges // max(1, graph.edges)
+            entries = min(met, size.needed_rows * size.width) + len(seeds.columns)
+            following = FrontierSize(min(entries, size.needed_rows), entries, entries * graph.edges // graph.nodes)
+        seconds = 0.0 if state is None else time.perf_counter() - clock
+        yield Forecast(
+            iteration=iteration, decision=decision, size=size, before=before, after=following.entries, seconds=seconds
+        )
+        before = following
+
+
 def state_bytes(diffusion: Diffusion, spills: bool, coarse_bound: int) -> int | None:
     """The most memory that the states of a batch take, or None where finding out would take too long."""
-    most_visits = min(_MOST_VISITS, coarse_bound // _BYTES_PER_VISIT)
+    most_visits = min(MOST_VISITS, coarse_bound // _BYTES_PER_VISIT)
     nodes, itemsize = diffusion.stream.graph.nodes, diffusion.variant.itemsize
     matrix = nodes * diffusion.width * itemsize
     spill_bytes = diffusion.work.product_size(0, diffusion.width, spills).spill_bytes or 0

@@ -19,6 +19,7 @@ from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.engine.states import Matrix, SomeRows, State
 from mmdiff.diffusion.engine.top_classes import TopClasses
 from mmdiff.diffusion.io.graph_stream import Stream
+from mmdiff.diffusion.io.kept_rows import RowCache
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.graph.graph import CsrGraph
@@ -48,6 +49,7 @@ def load_kernels(diffusion: Diffusion) -> None:
             width=1,
             neighbors=neighbors,
             needed_rows=None,
+            most_bytes=None,
         )
         top_classes = TopClasses.empty(2, 1) if diffusion.every_row else None
         for result in small.results(products=_ReadOnlyProducts()):
@@ -57,6 +59,8 @@ def load_kernels(diffusion: Diffusion) -> None:
                 top_classes.add(result.block, np.zeros(1, np.int64))
         if not (small.work.whole or small.variant.coupled):
             _load_frontier_kernels(small.work, small.batch_seeds(0), neighbors)
+        if diffusion.stream.past_cache and (kept := RowCache(1 << 20).room_for(stream.graph, _ROWS)) is not None:
+            kept.copy(stream.graph, 0, _ROWS.astype(np.int64))
 
 
 def _load_frontier_kernels(work: Work, seeds: Seeds, neighbors: NDArray[np.uint32] | None) -> None:

@@ -3,12 +3,16 @@
 Memory is the anonymous memory of the process, which the memory limit is about; mapped files do not count. The width of batches
 is chosen before anything is computed, as if every batch held two matrices. The announced bound takes the schedule into account
 (`forecast.py`): where S stays a frontier, and where only needed rows are computed, matrices are not made.
+
+Where S is expected to stay a frontier to the end, batches are as wide as frontiers of the expected size allow, mostly all
+columns at once: each pass over W then serves all of them. The run holds frontiers to that size, and falls back to the narrow
+batches if they outgrow it. Memory that is left keeps rows of W, if W is larger than memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mmdiff.diffusion.engine import top_classes
@@ -16,9 +20,10 @@ from mmdiff.diffusion.engine.run import Diffusion
 from mmdiff.diffusion.io import spill
 from mmdiff.diffusion.io.graph_stream import stored_bytes, window_bytes
 from mmdiff.diffusion.options import COLS_PER_BATCH
-from mmdiff.diffusion.planning.forecast import state_bytes
+from mmdiff.diffusion.planning.forecast import FEW_VISITS, REACHED_BYTES, extrapolate_batch, state_bytes
 from mmdiff.diffusion.planning.load_kernels import load_kernels
 from mmdiff.diffusion.problem import Problem
+from mmdiff.diffusion.schedule import ENTRY_BYTES, NEW_ENTRY_BYTES, Form
 from mmdiff.diffusion.variant import Variant
 from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.storage.arrays import CHUNK_BYTES, ArraySpec
@@ -42,6 +47,9 @@ _ROW_FACTOR_BYTES = 12
 # Bytes for each neighbour of a test point while its scores are gathered.
 _NEIGHBOR_BYTES = 28
 
+# The least memory for frontiers that may grow beyond what is expected.
+_LEAST_FRONTIER = 16 << 20
+
 # A narrower batch is widened by a spill file.
 _NARROW = 32
 # Entries of float32 in a cache line. A line has twice as many of bfloat16, but its kernel goes in steps of 16 too.
@@ -53,7 +61,8 @@ class Footprint:
     """Columns of a batch, number of batches, and memory and disk of a run in bytes (memory: of each worker).
 
     On disk are the scores of each batch (`parts`), the `states` (coupled products, or checkpoints of S) and the `artifact`.
-    `most_memory` is the bound before the schedule is known; `find_bound` computes the closer one.
+    `most_memory` is the bound before the schedule is known; `find_bound` computes the closer one. Both include `kept` bytes for
+    rows of W. Where S is to stay a frontier, `frontier` are its most bytes while it is computed.
     """
 
     width: int
@@ -64,6 +73,8 @@ class Footprint:
     states: int
     artifact: int
     workers: int = 1
+    kept: int = 0
+    frontier: int | None = None
     find_bound: Callable[[], int] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
@@ -118,27 +129,76 @@ def footprint(problem: Problem, variant: Variant, limits: Limits) -> Footprint:
     if spills and (variant.coupled or one > memory):
         raise _refusal(limits, variant, nodes, width, fixed)
     parts, states, artifact = _disk(problem, variant, limits, width)
+    most_memory = one if spills else two
+    kept = _kept_bytes(problem, variant, limits, memory - most_memory)
     return Footprint(
         width=width,
         batches=batches,
         spills=spills,
-        most_memory=one if spills else two,
+        most_memory=most_memory + kept,
         parts=parts,
         states=states,
         artifact=artifact,
         workers=limits.workers,
+        kept=kept,
     )
 
 
-def memory_bound(problem: Problem, limits: Limits, diffusion: Diffusion, spills: bool, most_memory: int) -> int:
+def wide_footprint(problem: Problem, limits: Limits, narrow: Footprint, diffusion: Diffusion) -> Footprint | None:
+    """Wider batches in which S stays a frontier; None where it is expected not to, or where these would be no wider.
+
+    `diffusion` is that of all columns in as many batches as there are workers.
+    """
+    variant, nodes, classes = diffusion.variant, problem.graph.nodes, problem.seeds.classes
+    memory = limits.memory // limits.workers
+    fixed = anonymous_bytes() + _KERNEL_BYTES + fixed_bytes(problem, variant, limits, diffusion.width)
+    free = memory - fixed - REACHED_BYTES * nodes
+    expected = 0
+    for product in extrapolate_batch(diffusion, 0, FEW_VISITS):
+        if product.before is None or product.decision.form not in (Form.FRONTIER, Form.FRONTIER_TO_ROWS):
+            return None
+        rows = product.written_bytes if product.decision.form is Form.FRONTIER_TO_ROWS else 0
+        expected = max(expected, ENTRY_BYTES * product.before.entries + NEW_ENTRY_BYTES * product.after + rows)
+    if free < _LEAST_FRONTIER:
+        return None
+    split = -(-max(expected, _LEAST_FRONTIER) // free)
+    width, expected = -(-diffusion.width // split), max(-(-expected // split), _LEAST_FRONTIER)
+    if width <= narrow.width:
+        return None
+    # Twice the expected size, since that is an estimate, but not all of the memory, since rows of W are kept in the rest.
+    frontier = min(2 * expected, max(expected, free * 2 // 3))
+    kept = _kept_bytes(problem, variant, limits, free - frontier)
+    parts, _, artifact = _disk(problem, variant, limits, width)
+    return replace(
+        narrow,
+        width=width,
+        batches=-(-classes // width),
+        spills=False,
+        most_memory=memory - free + frontier + kept,
+        parts=parts,
+        # The checkpoint of the batch in work, and the one that replaces it.
+        states=2 * (frontier + 8 * nodes) if limits.iterations > 1 else 0,
+        artifact=artifact,
+        kept=kept,
+        frontier=frontier,
+    )
+
+
+def memory_bound(problem: Problem, limits: Limits, diffusion: Diffusion, needs: Footprint) -> int:
     """An upper bound of the anonymous memory, from the process with all kernels loaded and the states of the forecast."""
     variant, nodes, width = diffusion.variant, problem.graph.nodes, diffusion.width
     load_kernels(diffusion)
-    held = anonymous_bytes() + _SLACK_BYTES + fixed_bytes(problem, variant, limits, width)
+    held = anonymous_bytes() + _SLACK_BYTES + fixed_bytes(problem, variant, limits, width) + needs.kept
     if variant.coupled:
         return held + nodes * width * (variant.itemsize + 4)
-    states = state_bytes(diffusion, spills, most_memory)
-    return most_memory if states is None else held + states
+    limited = None if needs.frontier is None else held + REACHED_BYTES * nodes + needs.frontier
+    if limited is not None and diffusion.stream.past_cache:
+        # The products of the forecast would read W.
+        return limited
+    states = state_bytes(diffusion, needs.spills, needs.most_memory)
+    if states is None and limited is not None:
+        return limited
+    return needs.most_memory if states is None else held + states
 
 
 def fixed_bytes(problem: Problem, variant: Variant, limits: Limits, width: int) -> int:
@@ -157,9 +217,21 @@ def fixed_bytes(problem: Problem, variant: Variant, limits: Limits, width: int) 
         total += nodes * _ROW_FACTOR_BYTES
     if limits.every_row:
         total += nodes * top_classes.BYTES_PER_NODE + 2 * cores() * top_classes.block_bytes(nodes, width)
-    if stored_bytes(problem.graph) > available_bytes() - limits.memory:
+    if _reads_past_cache(problem, limits):
         total += min(window_bytes(problem.graph), stored_bytes(problem.graph))
     return total
+
+
+def _reads_past_cache(problem: Problem, limits: Limits) -> bool:
+    """Whether W is larger than the memory of the machine beside the run."""
+    return stored_bytes(problem.graph) > available_bytes() - limits.memory
+
+
+def _kept_bytes(problem: Problem, variant: Variant, limits: Limits, free: int) -> int:
+    """Memory for rows of W that several passes need: what is free, where W is read past the page cache."""
+    if limits.plain or not variant.linear or not _reads_past_cache(problem, limits):
+        return 0
+    return max(0, min(free, stored_bytes(problem.graph)))
 
 
 def _width(limits: Limits, variant: Variant, nodes: int, classes: int, pairs: int, free: int) -> int:
