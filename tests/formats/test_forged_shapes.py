@@ -137,7 +137,8 @@ def test_lists_of_fewer_rows_are_not_built_upon(store: Store) -> None:
 )
 def test_patch_of_other_nodes_is_not_built_upon(store: Store, nodes: int, background: int, told: str) -> None:
     lists = store.open_artifact("knn/W0").spec("rows").shape[0] - (220 - nodes if nodes < 220 else 0)
-    shapes: dict[str, Any] = {
+    shapes: dict[str, Any] = {array: {"shape": (lists, 4)} for array in ("neighbors", "similarities")}
+    shapes["rows"] = {"shape": (lists,)}
         "rows": {"shape": (lists,)},
         **{array: {"shape": (lists, 4)} for array in ("neighbors", "similarities")},
     }
