@@ -139,9 +139,6 @@ def test_patch_of_other_nodes_is_not_built_upon(store: Store, nodes: int, backgr
     lists = store.open_artifact("knn/W0").spec("rows").shape[0] - (220 - nodes if nodes < 220 else 0)
     shapes: dict[str, Any] = {array: {"shape": (lists, 4)} for array in ("neighbors", "similarities")}
     shapes["rows"] = {"shape": (lists,)}
-        "rows": {"shape": (lists,)},
-        **{array: {"shape": (lists, 4)} for array in ("neighbors", "similarities")},
-    }
     forge(store, "knn/W0", shapes, {"rows": lists, "nodes": nodes, "background": background})
     with pytest.raises(Corrupt, match=rf"{told}.*Run again"):
         mmdiff.open(store.path, memory="2G").build_graph(k=4, edge_weights="gaussian", sigma=1.0)
