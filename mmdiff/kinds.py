@@ -48,11 +48,14 @@ _ALL = (
         )
         for schema in (1, 2)
     ),
-    Kind(
-        **vars(LAYOUTS["knn", 1]),
-        title=what_knn,
-        statistics=knn_statistics,
-        exports=Exports(_ARRAY_FILES, main="neighbors"),
+    *(
+        Kind(
+            **vars(LAYOUTS["knn", schema]),
+            title=what_knn,
+            statistics=knn_statistics,
+            exports=Exports(_ARRAY_FILES, main="neighbors"),
+        )
+        for schema in (1, 2)
     ),
     Kind(
         **vars(LAYOUTS["graph", 1]),

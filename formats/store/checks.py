@@ -99,6 +99,25 @@ def check_knn(artifact: Artifact) -> Iterator[Finding]:
             return
 
 
+def check_patch(artifact: Artifact) -> Iterator[Finding]:
+    problem = problem_of_patched_rows(artifact.array("rows"), artifact.facts["background"], artifact.facts["nodes"])
+    if problem is not None:
+        yield "rows", problem
+    yield from check_knn(artifact)
+
+
+def problem_of_patched_rows(rows: NDArray[Any], background: int, nodes: int) -> str | None:
+    """What is wrong with the nodes of a patch: they must increase, and end in all nodes that join the background."""
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK + 1]
+        falls = np.flatnonzero(block[1:] <= block[:-1])
+        if len(falls):
+            return f"row {start + 1 + int(falls[0])}: nodes that do not increase"
+    if rows[-1] >= nodes or rows[len(rows) - (nodes - background)] != background:
+        return f"the last nodes are not {background} to {nodes - 1}, which join the background"
+    return None
+
+
 def check_graph(artifact: Artifact) -> Iterator[Finding]:
     offsets = list(_check_offsets("indptr", artifact.array("indptr"), artifact.spec("indices").shape[0]))
     yield from offsets or _check_columns(artifact.array("indptr"), artifact.array("indices"))

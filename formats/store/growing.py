@@ -45,12 +45,17 @@ class Place:
 
 
 class GrowingArray(ArrayWriter):
-    """One array. Until it is closed, `spec` describes its full chunks. Values are appended by one thread at a time."""
+    """One array, of values or of rows of `width` values. Until it is closed, `spec` describes its full chunks.
 
-    def __init__(self, folder: Path, dtype: str) -> None:
-        itemsize, unit = np.dtype(dtype).itemsize, page_unit((0,), dtype)
-        rows = max(1, arrays.CHUNK_BYTES // itemsize // unit) * unit
-        super().__init__(folder, ArraySpec.fit((0,), dtype, rows))
+    Values are appended by one thread at a time.
+    """
+
+    def __init__(self, folder: Path, dtype: str, width: int | None = None) -> None:
+        self._row = () if width is None else (width,)
+        empty = (0, *self._row)
+        unit = page_unit(empty, dtype)
+        rows = max(1, arrays.CHUNK_BYTES // arrays.row_bytes(empty, dtype) // unit) * unit
+        super().__init__(folder, ArraySpec.fit(empty, dtype, rows))
         self.part: seam.Part | None = None
         self._filled = 0
         self._crc = 0
@@ -65,7 +70,7 @@ class GrowingArray(ArrayWriter):
         while done < len(values):
             piece = np.ascontiguousarray(values[done : done + self.spec.rows_per_chunk - self._filled])
             part = self.part = self.part or seam.Part(self._file(self.spec.chunks))
-            part.write(piece, self._filled * piece.itemsize)
+            part.write(piece, self._filled * self.spec.row_bytes)
             self._crc = crc32c(piece, self._crc)
             self._filled += len(piece)
             done += len(piece)
@@ -75,8 +80,8 @@ class GrowingArray(ArrayWriter):
     def end(self) -> Iterator[Sealing]:
         """Pads the last chunk with zeros. An array of less than one chunk gets a smaller chunk."""
         if self.spec.shape[0] == 0:
-            shape = (self._filled,)
-            self.spec = ArraySpec.fit((0,), self.spec.dtype, even_rows_per_chunk((shape, self.spec.dtype)))
+            shape = (self._filled, *self._row)
+            self.spec = ArraySpec.fit((0, *self._row), self.spec.dtype, even_rows_per_chunk((shape, self.spec.dtype)))
         if self.part is not None:
             yield self._seal(self.part)
 
@@ -88,7 +93,7 @@ class GrowingArray(ArrayWriter):
     def restore(self, place: Place) -> bool:
         """Continues from a place; False unless everything before it is intact on disk."""
         full, self._filled = divmod(place.length, self.spec.rows_per_chunk)
-        spec = replace(self.spec, shape=(full * self.spec.rows_per_chunk,))
+        spec = replace(self.spec, shape=(full * self.spec.rows_per_chunk, *self._row))
         found = {chunk: crc_of_complete_chunk(self._file(chunk), spec) for chunk in range(full)}
         self.spec, self.crcs = spec, {chunk: crc for chunk, crc in found.items() if crc is not None}
         if len(self.crcs) < full:
@@ -96,20 +101,20 @@ class GrowingArray(ArrayWriter):
         if self._filled:
             self.part = seam.Part(self._file(full))
             self._crc = place.crc
-            return _restore_part(self.part, self._filled * np.dtype(spec.dtype).itemsize, place.crc)
+            return _restore_part(self.part, self._filled * spec.row_bytes, place.crc)
         return True
 
     def reset(self) -> None:
         """Starts again with an empty array."""
         self.leave()
         self.part, self._filled, self._crc = None, 0, 0
-        self.spec, self.crcs = replace(self.spec, shape=(0,)), {}
+        self.spec, self.crcs = replace(self.spec, shape=(0, *self._row)), {}
 
     def _seal(self, part: seam.Part) -> Sealing:
         """Ends the current chunk."""
-        size = self._filled * np.dtype(self.spec.dtype).itemsize
+        size = self._filled * self.spec.row_bytes
         sealing = Sealing(self, self.spec.chunks, size, self._crc, part)
-        self.spec = replace(self.spec, shape=(self.spec.shape[0] + self._filled,))
+        self.spec = replace(self.spec, shape=(self.spec.shape[0] + self._filled, *self._row))
         self.part, self._filled, self._crc = None, 0, 0
         return sealing
 
@@ -147,11 +152,14 @@ class Sealing:
 
 
 class Growth:
-    """Arrays of a draft that grow together. `note` is the caller's note in the last checkpoint, empty at the start."""
+    """Arrays of a draft that grow together. `note` is the caller's note in the last checkpoint, empty at the start.
 
-    def __init__(self, draft: Draft, dtypes: Mapping[str, str]) -> None:
-        self._checkpoint = draft.checkpoint
-        self.arrays = {name: GrowingArray(draft.folder_of(name), dtype) for name, dtype in dtypes.items()}
+    `widths` has the row length of each array that is a matrix.
+    """
+
+    def __init__(self, draft: Draft, dtypes: Mapping[str, str], widths: Mapping[str, int] | None = None) -> None:
+        self._checkpoint, widths = draft.checkpoint, widths or {}
+        self.arrays = {name: GrowingArray(draft.folder_of(name), dtype, widths.get(name)) for name, dtype in dtypes.items()}
         draft.writers.update(self.arrays)
         # One thread writes in order; another syncs full chunks.
         self._writer, self._sealer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)

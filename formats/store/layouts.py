@@ -97,6 +97,18 @@ _ALL = (
         facts={"nodes": (int,)},
     ),
     Layout(
+        name="knn",
+        schema=2,
+        arrays={
+            "rows": ArrayRule(("uint32",), required=True),
+            "neighbors": ArrayRule(("uint32",), (2,), required=True),
+            "similarities": ArrayRule(("float32",), (2,), required=True),
+        },
+        shapes=shapes.shapes_of_patch,
+        check=checks.check_patch,
+        facts={"nodes": (int,), "background": (int,)},
+    ),
+    Layout(
         name="graph",
         schema=1,
         arrays={

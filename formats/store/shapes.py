@@ -75,16 +75,21 @@ def shapes_of_partitions(manifest: Manifest) -> Iterator[Finding]:
 
 def shapes_of_knn(manifest: Manifest) -> Iterator[Finding]:
     shape, nodes = manifest.arrays["neighbors"].spec.shape, manifest.facts["nodes"]
-    if manifest.arrays["similarities"].spec.shape != shape:
-        yield "similarities", f"of shape {manifest.arrays['similarities'].spec.shape} for neighbors of shape {shape}"
+    yield from _lists(manifest)
     # The lists of the background say how they were searched. Test points are no nodes.
     rows_are_nodes = manifest.parameters.get("lists") == "knn/W0" or "index" in manifest.parameters
     if nodes < 0 or (rows_are_nodes and shape[0] != nodes):
         yield "neighbors", f"{shape[0]} rows, where the manifest says {nodes} nodes"
-    yield from _counts(manifest, "neighbors", rows=shape[0])
-    k = manifest.parameters.get("k", shape[1])
-    if k != shape[1]:
-        yield "neighbors", f"{shape[1]} neighbours of each row, where the manifest says {k}"
+
+
+def shapes_of_patch(manifest: Manifest) -> Iterator[Finding]:
+    lists, nodes, background = _rows(manifest, "neighbors"), manifest.facts["nodes"], manifest.facts["background"]
+    yield from _lists(manifest)
+    yield from _lengths(manifest, "lists", rows=lists)
+    if not 0 <= background < nodes <= MOST_NODES:
+        yield "rows", f"the manifest says {nodes} nodes, {background} of them in the background"
+    elif not nodes - background <= lists <= nodes:
+        yield "rows", f"{lists} lists for {nodes - background} nodes that join {background} of the background"
 
 
 def shapes_of_graph(manifest: Manifest) -> Iterator[Finding]:
@@ -150,6 +155,17 @@ def class_count(manifest: Manifest) -> int:
 
 def _rows(manifest: Manifest, array: str) -> int:
     return manifest.arrays[array].spec.shape[0]
+
+
+def _lists(manifest: Manifest) -> Iterator[Finding]:
+    """Neighbours and similarities have the same shape, and as many rows and columns as the manifest says."""
+    shape = manifest.arrays["neighbors"].spec.shape
+    if manifest.arrays["similarities"].spec.shape != shape:
+        yield "similarities", f"of shape {manifest.arrays['similarities'].spec.shape} for neighbors of shape {shape}"
+    yield from _counts(manifest, "neighbors", rows=shape[0])
+    k = manifest.parameters.get("k", shape[1])
+    if k != shape[1]:
+        yield "neighbors", f"{shape[1]} neighbours of each row, where the manifest says {k}"
 
 
 def _counts(manifest: Manifest, array: str, **counts: int) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from mmdiff.building.memory_model import (
     USUAL_VISITS,
     Sizes,
     disk_for_background,
+    disk_for_patch,
     for_background,
     for_cells,
     for_graph,
@@ -94,9 +95,8 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     searches = _searches(request, sizes, device)
     stages = [for_cells(sizes), for_background(sizes), for_points(sizes), for_graph(sizes)]
     memory = max(stage.fixed + stage.threads(request.memory) * stage.thread for stage in stages)
-    lists = 8 * request.k * nodes
-    disk = disk_for_background(sizes, 1 if "cells" in searches else 0)
-    disk += int(4 * _EDGES_PER_ENTRY * request.k * nodes) + 12 * nodes + (lists if points else 0)
+    disk = disk_for_background(sizes, 1 if "cells" in searches else 0) + disk_for_patch(sizes)
+    disk += int(4 * _EDGES_PER_ENTRY * request.k * nodes) + 12 * nodes
     speeds = _speeds(np.asarray(vectors[:_SAMPLE]), request.k)
     seconds = max(_seconds(sizes, speeds, search == "flat", rows.get("test", 0)) for search in searches)
     return GraphPlan(

@@ -15,6 +15,7 @@ import numpy as np
 
 from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.storage.arrays import ArraySpec
+from mmdiff.formats.store.growing import WAITING
 from mmdiff.graph.symmetrise import BLOCK_EDGES
 from mmdiff.knn import background
 from mmdiff.knn.cells import order, partition
@@ -36,6 +37,9 @@ USUAL_VISITS = 32
 
 # Memory that symmetrising reserves for its kernels, and blocks that wait to be appended or written.
 _SYMMETRISER_BYTES, _BLOCKS_WAITING = 64 << 20, 4
+
+# Arrays of a patch that grow together.
+_PATCH_ARRAYS = 3
 
 _FLOAT, _INDEX, _LONG = 4, 4, 8
 _ENTRY = _INDEX + _FLOAT
@@ -118,9 +122,10 @@ def for_background(sizes: Sizes) -> Stage:
 
 
 def for_points(sizes: Sizes) -> Stage:
-    """`knn/W0` and `knn/test`: as for the background, and the points that visit each cell."""
+    """`knn/W0` and `knn/test`: as for the background, the points that visit each cell, and lists that wait for the disk."""
     points = sizes.points * (USUAL_VISITS * 4 * _LONG + (sizes.row_bytes if sizes.transductive else 0))
-    return Stage(PROCESS_BYTES + points + _LONG * _cells(sizes), _of_lists(sizes.nodes + sizes.points, sizes))
+    waiting = (WAITING // _PATCH_ARRAYS + 1) * min(PIECE_ROWS, sizes.nodes + sizes.points) * _patched_row(sizes)
+    return Stage(PROCESS_BYTES + points + waiting + _LONG * _cells(sizes), _of_lists(sizes.nodes + sizes.points, sizes))
 
 
 def for_graph(sizes: Sizes) -> Stage:
@@ -130,6 +135,14 @@ def for_graph(sizes: Sizes) -> Stage:
     """
     blocks = (cores() + _BLOCKS_WAITING) * BLOCK_EDGES * 7 * _INDEX
     return Stage(PROCESS_BYTES + _SYMMETRISER_BYTES + 2 * _INDEX * (sizes.nodes + sizes.points) + blocks, 0)
+
+
+def disk_for_patch(sizes: Sizes) -> int:
+    """Usual bytes of `knn/W0`: lists of the points, and of the background rows that they enter.
+
+    A node is in k lists on average, and so is a point that is like the background. No more than all lists can change.
+    """
+    return (sizes.points + min(sizes.nodes, sizes.k * sizes.points)) * _patched_row(sizes)
 
 
 def disk_for_background(sizes: Sizes, passes: int) -> int:
@@ -150,7 +163,7 @@ def disk_for_background(sizes: Sizes, passes: int) -> int:
 def least_disk(sizes: Sizes, tests: int, weighted: bool) -> dict[str, tuple[int, int]]:
     """For each stage of a run, in order, the bytes that stay on disk and the peak while it is made: at least so many.
 
-    Passes over neighbours' neighbours, and edges that are not reciprocal, take more.
+    Passes over neighbours' neighbours, lists that points enter, and edges that are not reciprocal take more.
     """
     nodes = sizes.nodes + sizes.points
     index, lists = _INDEX * sizes.nodes, _ENTRY * sizes.k
@@ -159,7 +172,7 @@ def least_disk(sizes: Sizes, tests: int, weighted: bool) -> dict[str, tuple[int,
     return {
         order.NAME: (cells, cells),
         background.NAME: (lists * sizes.nodes, lists * sizes.nodes),
-        W0: (lists * nodes if sizes.points else 0,) * 2,
+        W0: (_patched_row(sizes) * sizes.points,) * 2,
         TEST: (lists * tests,) * 2,
         GRAPH: (graph, graph),
     }
@@ -193,6 +206,11 @@ def _of_lists(rows: int, sizes: Sizes) -> int:
     candidates = ROOM * (sizes.k + SPARE) * _ENTRY + MOST_VISITS * (_INDEX + _LONG + ROOM * _ENTRY // 4)
     of_row = 2 * _FLOAT * sizes.width + 4 * sizes.k * _ENTRY + candidates + 4 * _LONG
     return chunk * sizes.k * _ENTRY + piece * of_row + _tiles(sizes.width) + 3 * _LONG * _cells(sizes) + sizes.gathered_bytes
+
+
+def _patched_row(sizes: Sizes) -> int:
+    """Bytes of a list in a patch, with the number of its node."""
+    return sizes.k * _ENTRY + _INDEX
 
 
 def _tiles(width: int) -> int:

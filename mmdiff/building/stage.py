@@ -1,9 +1,9 @@
 """`mmdiff build-graph`: from descriptors to the symmetrised graph W (paper, sections 3.2 and 3.5).
 
 descriptors/background -> models/cells -> knn/BB          off-line: independent of the seeds
-knn/BB + descriptors/seeds -> knn/W0                      on-line
+knn/BB + descriptors/seeds -> knn/W0                      on-line: a patch over knn/BB
 all nodes + descriptors/test -> knn/test
-knn/W0 (knn/BB where there are no seeds) -> graph/W
+knn/BB patched by knn/W0 -> graph/W
 
 Each stage is made once and found again as long as its inputs and parameters are the same.
 """
@@ -32,12 +32,12 @@ from mmdiff.building.memory_model import (
     peak_disk,
     refuse_little_memory,
 )
-from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Stale, WidthMismatch, call, one_of
+from mmdiff.formats.errors import FILE, BadOption, Damaged, Missing, Parameter, Stale, WidthMismatch, call, one_of
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.graph.lists import MOST_NODES, ArrayLists
+from mmdiff.graph.lists import MOST_NODES, ArrayLists, Lists, PatchedLists
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
 from mmdiff.kernels.constants import NONE
@@ -55,6 +55,8 @@ from mmdiff.runtime.parameters import flag, number, random_seed, text, whole
 from mmdiff.runtime.progress import Progress, silent
 
 SCHEMA = 1
+# `knn/W0` where it is a patch over `knn/BB`.
+PATCH_SCHEMA = 2
 ROLES = ("background", "seeds", "test")
 
 # Up to this many multiply-adds the search is exhaustive: it takes about ten seconds.
@@ -113,10 +115,11 @@ def build_graph(path: Path, request: Request, progress: Progress = silent, execu
         stages = _Stages(publication, request, roles, progress, executor or LocalExecutor())
         background = stages.background() if "background" in roles else None
         nodes = stages.nodes(background)
-        lists = stages.completed(nodes) if len(nodes.points) else stages.outcome.artifacts[bb.NAME]
+        if len(nodes.points):
+            stages.completed(nodes)
         if "test" in roles:
             stages.test(nodes)
-        stages.graph(lists, nodes, weighting)
+        stages.graph(nodes, weighting)
         return stages.outcome
 
 
@@ -169,25 +172,25 @@ class _Stages:
         together = np.concatenate(points) if len(points) > 1 else points[0] if points else none
         return Nodes(background, together, self.request.k, self.request.recall, self.request.seed)
 
-    def completed(self, nodes: Nodes) -> Artifact:
-        """On-line: the lists of all nodes."""
-        recipe = self._knn_recipe(W0, "seeds", *(("test",) if self.request.transductive else ()))
-        return self._make(W0, recipe, lambda draft, threads: write_W0(draft, nodes, threads, self.progress))
+    def completed(self, nodes: Nodes) -> None:
+        """On-line: the lists of the nodes that join the background, and those of the background that they enter."""
+        joining = ("seeds", "test") if self.request.transductive else ("seeds",)
+        recipe = self._knn_recipe(W0, SCHEMA if nodes.background is None else PATCH_SCHEMA, *joining)
+        self._make(W0, recipe, lambda draft, threads: write_W0(draft, nodes, threads, self.progress))
 
     def test(self, nodes: Nodes) -> None:
         """The lists of the test points."""
         test = self.roles["test"].array("vectors")
-        recipe = self._knn_recipe(TEST, "seeds", "test")
+        recipe = self._knn_recipe(TEST, SCHEMA, "seeds", "test")
         self._make(TEST, recipe, lambda draft, threads: write_test(draft, nodes, test, threads, self.progress))
 
-    def graph(self, lists: Artifact, nodes: Nodes, weighting: Weighting | None) -> None:
+    def graph(self, nodes: Nodes, weighting: Weighting | None) -> None:
         """The symmetrised graph of the lists."""
-        lists.require_shape("neighbors", (nodes.count, self.request.k))
-        recipe = Recipe("graph", SCHEMA, parameters(weighting), self._inputs(lists.name, cell_order.NAME))
+        recipe = Recipe("graph", SCHEMA, parameters(weighting), self._inputs(W0, bb.NAME, cell_order.NAME))
 
         def write(draft: Draft, _threads: int) -> Json:
-            rows = ArrayLists(lists.array("neighbors"), lists.array("similarities"))
-            facts = symmetrise(rows, draft, self.request.memory, self.progress, weighting)
+            lists = self._lists(nodes, weighted=weighting is not None)
+            facts = symmetrise(lists, draft, self.request.memory, self.progress, weighting)
             if nodes.background is not None:
                 draft.values("order", nodes.background.cells.order)
             seeds = self.roles["seeds"].spec("vectors").shape[0] if "seeds" in self.roles else 0
@@ -195,13 +198,25 @@ class _Stages:
 
         self._make(GRAPH, recipe, write)
 
-    def _knn_recipe(self, name: str, *roles: str) -> Recipe:
+    def _lists(self, nodes: Nodes, weighted: bool) -> Lists:
+        """The lists of all nodes; their similarities only matter for weights."""
+        background, completed = (self.outcome.artifacts.get(name) for name in (bb.NAME, W0))
+        if background is not None and completed is not None:
+            patched = PatchedLists.of(background, completed, weighted)
+            if patched.nodes != nodes.count:
+                raise Damaged(f"{W0}: lists of {patched.nodes} nodes; expected {nodes.count}. {completed.remedy}")
+            return patched
+        lists = completed or self.outcome.artifacts[bb.NAME]
+        lists.require_shape("neighbors", (nodes.count, self.request.k))
+        return ArrayLists.of(lists, weighted)
+
+    def _knn_recipe(self, name: str, schema: int, *roles: str) -> Recipe:
         request = self.request
         values = {"lists": name, "k": request.k, "recall": request.recall, "seed": request.seed}
         values |= {"transductive": request.transductive}
         descriptors = {role: self.roles[role] for role in roles if role in self.roles}
         inputs = {role: input_of(artifact) for role, artifact in descriptors.items()}
-        return Recipe("knn", SCHEMA, values, {**inputs, **self._inputs(bb.NAME, cell_order.NAME)})
+        return Recipe("knn", schema, values, {**inputs, **self._inputs(bb.NAME, cell_order.NAME)})
 
     def _inputs(self, *names: str) -> Json:
         made = {name: self.outcome.artifacts[name] for name in names if name in self.outcome.artifacts}

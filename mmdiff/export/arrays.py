@@ -7,6 +7,7 @@ node, which scipy ignores and from which `mmdiff import-graph` restores W0 + W0^
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 from zipfile import ZipFile, ZipInfo
@@ -82,13 +83,12 @@ def _entry(archive: ZipFile, name: str) -> IO[bytes]:
 
 
 def _bytes_of(selection: Selection) -> int:
-    specs = [selection.artifact.spec(name) for name in selection.arrays]
-    return sum(spec.table[0] * spec.row_bytes for spec in specs)
+    dtypes = ((name, np.dtype(selection.artifact.spec(name).dtype)) for name in selection.arrays)
+    return sum(math.prod(selection.shape(name)) * dtype.itemsize for name, dtype in dtypes)
 
 
 def _write_array(selection: Selection, name: str, stream: IO[bytes], advance: Advance) -> None:
-    spec = selection.artifact.spec(name)
-    _write_header(stream, spec.dtype, spec.shape)
+    _write_header(stream, selection.artifact.spec(name).dtype, selection.shape(name))
     _stream_values(selection, name, stream, advance)
 
 

@@ -2,8 +2,9 @@
 
 An exported file has no checksums, so a damaged chunk must be found before its values are written.
 
-Graphs and lists of neighbours are stored in cell order (`models/cells`). Exports write the background rows as they were
-imported, then seeds, then test points; neither graph nor lists are copied to that end.
+Graphs and lists of neighbours are stored in cell order (`models/cells`), `knn/W0` as a patch over `knn/BB`. Exports write the
+lists of all nodes, the background rows as they were imported, then seeds, then test points; neither graph nor lists are copied
+to that end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import Damaged, Parameter, Stale, call
 from mmdiff.formats.store.store import Artifact
 from mmdiff.graph.graph import CsrGraph
+from mmdiff.graph.lists import ArrayLists, PatchedLists
 from mmdiff.kernels.constants import COLUMN
 
 BLOCK_BYTES = 32 << 20
@@ -47,6 +49,21 @@ class Selection:
     artifact: Artifact
     arrays: Sequence[str]
     order: Order = "user"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an exported array."""
+        shape = self.artifact.spec(name).shape
+        return (self.artifact.facts["nodes"], *shape[1:]) if _is_completed(self.artifact, self.order) else shape
+
+
+def arrays_of(artifact: Artifact, order: Order) -> list[str]:
+    """The arrays that can be exported: lists that are completed need not say of which nodes they are."""
+    return [name for name in artifact.manifest.arrays if name != "rows" or not _is_completed(artifact, order)]
+
+
+def _is_completed(artifact: Artifact, order: Order) -> bool:
+    """Whether an artifact is a patch that is exported together with the lists under it."""
+    return order == "user" and artifact.manifest.kind == "knn" and "rows" in artifact
 
 
 def blocks_of(selection: Selection, name: str) -> Iterator[NDArray[Any]]:
@@ -103,43 +120,53 @@ def _graph_blocks(graph: CsrGraph, name: str, dtype: str) -> Iterator[NDArray[An
 
 
 def _list_blocks(artifact: Artifact, name: str) -> Iterator[NDArray[Any]]:
-    """Neighbours or similarities, with rows and neighbours as the user counts them."""
+    """Neighbours or similarities of all lists, with rows and neighbours as the user counts them."""
     order = _cell_order(artifact)
     if order is None:
         yield from blocks_of_array(artifact, name)
         return
-    values = artifact.array(name)
+    which, lists = ("neighbors", "similarities").index(name), _lists(artifact, similarities=name == "similarities")
     # The rows of test points are in the user's order already.
     rows_are_nodes = artifact.manifest.parameters.get("lists") != "knn/test"
-    node_of_row = np.arange(len(values))
-    if rows_are_nodes and len(order) > len(values):
-        raise Damaged(f"{artifact.name}: {len(values)} rows, but there are {len(order)} of the background. {artifact.remedy}")
+    node_of_row = np.arange(lists.nodes)
+    if rows_are_nodes and len(order) > lists.nodes:
+        raise Damaged(f"{artifact.name}: {lists.nodes} rows, but there are {len(order)} of the background. {artifact.remedy}")
     if rows_are_nodes:
         node_of_row[: len(order)] = np.argsort(order)
     size = rows_per_block(artifact.spec(name).row_bytes)
-    for start in range(0, len(values), size):
-        block = values[node_of_row[start : start + size]]
+    for start in range(0, lists.nodes, size):
+        block = lists.take(node_of_row[start : start + size])[which]
         # NONE is above every node, and stays.
         yield np.where(block < len(order), order[np.minimum(block, len(order) - 1)], block) if name == "neighbors" else block
 
 
+def _lists(artifact: Artifact, similarities: bool) -> ArrayLists | PatchedLists:
+    """The lists of an artifact, with those under it where it is a patch."""
+    if "rows" not in artifact:
+        return ArrayLists.of(artifact, similarities)
+    return PatchedLists.of(_input(artifact, "BB", "its lists are a patch over"), artifact, similarities)
+
+
 def _cell_order(artifact: Artifact) -> NDArray[np.uint32] | None:
     """The background row of each node of some lists; None where the store's graph has no background."""
-    cells = artifact.manifest.inputs.get("cells")
-    if cells is None:
+    if "cells" not in artifact.manifest.inputs:
         return None
-    store, name, identity = artifact.store, cells["artifact"], cells["object"]
-    if store.id(name) == identity:
-        found = store.open_artifact(name)
-    elif (store.objects / identity).is_dir():
-        found = store.open_object(name, identity)
-    else:
-        raise Stale(
-            f"{artifact.name}: its nodes are in the order of a {name} that is no longer in the store. Run first: ",
-            call("build_graph"),
-            ". Or export it as it is stored, with ",
-            Parameter("order", "internal"),
-            ".",
-        )
+    found = _input(artifact, "cells", "its nodes are in the order of")
     order: NDArray[np.uint32] = found.index_array("order", below=found.spec("order").shape[0])
     return order if len(order) else None
+
+
+def _input(artifact: Artifact, key: str, how: str) -> Artifact:
+    """An input of some lists as it was when they were made."""
+    store, name, identity = artifact.store, *(artifact.manifest.inputs[key][entry] for entry in ("artifact", "object"))
+    if store.id(name) == identity:
+        return store.open_artifact(name)
+    if (store.objects / identity).is_dir():
+        return store.open_object(name, identity)
+    raise Stale(
+        f"{artifact.name}: {how} a {name} that is no longer in the store. Run first: ",
+        call("build_graph"),
+        ". Or export it as it is stored, with ",
+        Parameter("order", "internal"),
+        ".",
+    )

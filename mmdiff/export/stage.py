@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mmdiff.evaluation.scores import Scores
-from mmdiff.export.reading import ORDERS, Order, Selection
+from mmdiff.export.reading import ORDERS, Order, Selection, arrays_of
 from mmdiff.export.target import check_place, whole_file
 from mmdiff.formats.errors import BadOption, Parameter, call, one_of
 from mmdiff.formats.storage.disk_errors import explaining
@@ -58,7 +58,7 @@ def export(
     if ending not in exports.writers and ending not in exports.tables:
         endings = ", ".join([*exports.writers, *exports.tables])
         raise BadOption(f"{file}: {name} can be exported to {endings}. Choose a file with one of these endings.")
-    selection = Selection(artifact, _arrays(artifact, exports, ending, array), order)
+    selection = Selection(artifact, _arrays(artifact, exports, ending, array, order), order)
     check_place(file, store)
     with whole_file(file) as stream:
         if ending in exports.tables:
@@ -66,7 +66,9 @@ def export(
         else:
             exports.writers[ending](selection, stream, progress)
     counted = [found for found in (exports.counted, exports.main) if found is not None and found in selection.arrays]
-    rows, size = artifact.spec([*counted, *selection.arrays][0]).length, file.stat().st_size
+    shape = selection.shape([*counted, *selection.arrays][0])
+    # Iterations of scores follow each other; the rows are those of each.
+    rows, size = shape[1] if len(shape) == 3 else shape[0], file.stat().st_size
     notes = _notes(store, artifact)
     return Outcome(name, str(file), ending.removeprefix("."), rows, size, time.perf_counter() - clock, notes)
 
@@ -80,9 +82,9 @@ def _notes(store: Store, artifact: Artifact) -> list[str]:
     return [f"{artifact.name} is stale: {'; '.join(reasons)}. To make it anew, run: {'; then '.join(again)}"]
 
 
-def _arrays(artifact: Artifact, exports: Exports, ending: str, wanted: str | None) -> list[str]:
+def _arrays(artifact: Artifact, exports: Exports, ending: str, wanted: str | None, order: Order) -> list[str]:
     """The array that the user names, else all arrays for an archive and the main one for other files."""
-    present = list(artifact.manifest.arrays)
+    present = arrays_of(artifact, order)
     if not present:
         # A PCA that does not reduce, for example.
         shown = call("inspect", artifact.name)

@@ -125,7 +125,10 @@ def graph_statistics(artifact: Artifact) -> Json:
 def what_knn(artifact: Artifact) -> str:
     rows, k = artifact.spec("neighbors").shape
     missed = ", recall below the target" if missed_targets(artifact) else ""
-    return f"{k} neighbours of {rows:,} nodes{missed}"
+    if "rows" not in artifact:
+        return f"{k} neighbours of {rows:,} nodes{missed}"
+    joined = artifact.facts["nodes"] - artifact.facts["background"]
+    return f"{k} neighbours of {joined:,} new nodes, {rows - joined:,} lists of the background changed by them{missed}"
 
 
 def knn_statistics(artifact: Artifact) -> Json:

@@ -3,27 +3,33 @@
     W0 = [ W_BB  W_BL ]     rows of the background: their lists in `knn/BB`, which seeds enter
          [ W_LB  W_LL ]     rows of the seeds: nearest background nodes and nearest seeds, merged
 
-Nodes are the background in cell order, then the seeds, then, when transductive, the test points.
+Nodes are the background in cell order, then the seeds, then, when transductive, the test points. `knn/W0` is a patch over
+`knn/BB`: the lists that a seed enters, and those of the seeds. So new seeds do not write the lists of all rows again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.store.growing import Growth
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import Draft
 from mmdiff.kernels.constants import NONE
-from mmdiff.knn.background import ListWriter, Searchers
+from mmdiff.knn.background import ListWriter, Searchers, rows_per_chunk
 from mmdiff.knn.cells.order import Cells
-from mmdiff.knn.search.devices import CORES
+from mmdiff.knn.search.devices import CORES, PIECE_ROWS
 from mmdiff.knn.search.outside import Entrance, Probe
 from mmdiff.knn.search.topk import Lists, merge
 from mmdiff.knn.targets import all_reached
 from mmdiff.runtime.progress import Progress
+from mmdiff.runtime.threads import in_threads
+
+# The patch is checkpointed each time this share of all nodes is done.
+_CHECKPOINTS = 16
 
 
 @dataclass(frozen=True)
@@ -66,26 +72,67 @@ class Nodes:
         return (neighbors, similarities) if probe is None else merge(probe.find(queries), (neighbors, similarities))
 
 
+class Patch(NamedTuple):
+    """Lists of some nodes, by increasing number."""
+
+    rows: NDArray[np.uint32]
+    neighbors: NDArray[np.uint32]
+    similarities: NDArray[np.float32]
+
+
 def write_W0(draft: Draft, nodes: Nodes, threads: int, progress: Progress) -> Json:
-    """Writes the lists of all nodes; returns the facts. Lists are shorter than k only if there are fewer nodes."""
-    facts: Json = {"nodes": nodes.count, "rows": nodes.count}
-    probe, entrance = nodes.probe(nodes.points), None
-    if nodes.background is not None and probe is not None:
-        entrance = Entrance(nodes.background.cells, nodes.background.BB, nodes.points, nodes.recall, nodes.seed)
-        facts |= {"W_LB": probe.facts, "W_BL": entrance.facts, **all_reached(probe.facts, entrance.facts)}
+    """Writes the lists that differ from those of the background, or all where there is none; returns the facts.
 
-    def rows(start: int, stop: int) -> Lists:
-        parts = []
-        border = min(max(nodes.border, start), stop)
-        if nodes.background is not None and entrance is not None and start < border:
-            own = (lists[start:border] for lists in nodes.background.BB)
-            parts.append(merge(tuple(own), entrance.of(start, border)))  # type: ignore[arg-type]
-        if border < stop:
-            parts.append(nodes.nearest(nodes.points[border - nodes.border : stop - nodes.border], probe))
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    Lists are shorter than k only if there are fewer nodes.
+    """
+    what = "completing the graph"
+    if nodes.background is None:
+        writer = ListWriter.declare(draft.array, nodes.count, nodes.k)
+        writer.fill(lambda start, stop: nodes.nearest(nodes.points[start:stop], None), what, progress, Searchers(threads))
+        return {"nodes": nodes.count, "rows": nodes.count}
+    probe = Probe(nodes.background.cells, nodes.background.BB[0], nodes.points, nodes.recall, nodes.seed)
+    entrance = Entrance(nodes.background.cells, nodes.background.BB, nodes.points, nodes.recall, nodes.seed)
 
-    ListWriter.declare(draft.array, nodes.count, nodes.k).fill(rows, "completing the graph", progress, Searchers(threads))
-    return facts
+    def lists(piece: tuple[int, int]) -> Patch:
+        start, stop = piece
+        if start < nodes.border:
+            return _changed(start, entrance.BB, entrance.of(start, stop))
+        found = nodes.nearest(nodes.points[start - nodes.border : stop - nodes.border], probe)
+        return Patch(np.arange(start, stop, dtype=np.uint32), *found)
+
+    dtypes = {"rows": "uint32", "neighbors": "uint32", "similarities": "float32"}
+    widths = {"neighbors": nodes.k, "similarities": nodes.k}
+    with progress(what, nodes.count, "rows") as advance, Growth(draft, dtypes, widths) as growth:
+        done = growth.note.get("nodes", 0)
+        advance(done)
+        pieces = [piece for piece in pieces_of(nodes.border, nodes.count, nodes.k) if piece[1] > done]
+        for (start, stop), patch in zip(pieces, in_threads(lists, pieces, threads), strict=True):
+            for name, values in patch._asdict().items():
+                growth.append(name, values)
+            if stop * _CHECKPOINTS // nodes.count > start * _CHECKPOINTS // nodes.count:
+                growth.checkpoint({"nodes": stop})
+            advance(stop - start)
+        growth.close()
+        written = growth.arrays["rows"].spec.shape[0]
+    facts: Json = {"nodes": nodes.count, "background": nodes.border, "rows": written}
+    return facts | {"W_LB": probe.facts, "W_BL": entrance.facts, **all_reached(probe.facts, entrance.facts)}
+
+
+def pieces_of(border: int, nodes: int, k: int) -> list[tuple[int, int]]:
+    """The work units of a patch: pieces of the background, and pieces of the nodes after it, enough for all cores."""
+    pieces = []
+    for first, last in ((0, border), (border, nodes)):
+        size = min(PIECE_ROWS, rows_per_chunk(last - first, k))
+        pieces += [(start, min(start + size, last)) for start in range(first, last, size)]
+    return pieces
+
+
+def _changed(start: int, BB: Lists, entering: Lists) -> Patch:
+    """The lists of the background from row `start` on that points enter."""
+    which = np.flatnonzero(entering[0][:, 0] != NONE)
+    rows = start + which
+    merged = merge((BB[0][rows], BB[1][rows]), (entering[0][which], entering[1][which]))
+    return Patch(rows.astype(np.uint32), *merged)
 
 
 def write_test(draft: Draft, nodes: Nodes, test: NDArray[Any], threads: int, progress: Progress) -> Json:

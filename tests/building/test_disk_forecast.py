@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mmdiff
-from mmdiff.building.memory_model import Sizes, disk_for_background, least_disk, peak_disk
+from mmdiff.building.memory_model import W0, Sizes, disk_for_background, disk_for_patch, least_disk, peak_disk
 from mmdiff.cli import app
 from mmdiff.formats.errors import DiskFull
 from mmdiff.formats.store.publish import Publication
@@ -94,8 +94,8 @@ def test_graph_is_forecast_with_the_lists_that_it_is_made_of(large: mmdiff.Store
     large.build_graph(k=5)
     large.add(np.random.default_rng(1).normal(size=(3, 16)), role="seeds", labels=[0, 1, 2])
     before = tree(large.path)
-    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 100_000)
-    with pytest.raises(DiskFull, match="knn/W0: about 144,"):
+    monkeypatch.setattr("mmdiff.formats.storage.seam.free_bytes", lambda _: 60_000)
+    with pytest.raises(DiskFull, match="knn/W0: about 64,"):
         large.build_graph(k=5)
     assert tree(large.path) == before
 
@@ -130,3 +130,21 @@ def test_hundred_million_nodes_need_more_than_a_small_disk() -> None:
     sizes = Sizes(100_000_000, 256, "float16", 30, points=1_000_000)
     needed = peak_disk(least_disk(sizes, 1_000_000, weighted=True).values())
     assert 100e9 < needed < 400e9
+
+
+def test_patch_is_forecast_by_the_points_and_never_beyond_all_lists() -> None:
+    few, many = (Sizes(10_000_000, 256, "float16", 30, points=points) for points in (1_000, 10_000_000))
+    row = 30 * 8 + 4
+    assert disk_for_patch(few) == 31_000 * row
+    assert disk_for_patch(many) == 20_000_000 * row
+    assert least_disk(few, 0, weighted=False)[W0] == (1_000 * row, 1_000 * row)
+    assert disk_for_patch(Sizes(10_000_000, 256, "float16", 30)) == 0
+    # Seeds alone have lists, and none that they could enter.
+    assert disk_for_patch(Sizes(0, 256, "float16", 30, points=500)) == 500 * row
+
+
+def test_usual_patch_of_points_like_the_background_is_close_to_its_forecast(large: mmdiff.Store) -> None:
+    large.add(np.random.default_rng(1).normal(size=(40, 16)), role="seeds", labels=np.arange(40) % 3)
+    made = large.build_graph(k=5)
+    forecast = disk_for_patch(Sizes(2000, 16, "float32", 5, points=40))
+    assert forecast / 2 < made["knn/W0"]["facts"]["rows"] * (5 * 8 + 4) < 2 * forecast

@@ -120,13 +120,43 @@ def test_what_cannot_be_is_refused_by_every_reader_and_found_by_verify(
         read(store.path)
 
 
-@pytest.mark.parametrize("name", ["knn/BB", "knn/W0"])
-def test_lists_of_fewer_rows_are_not_built_upon(store: Store, name: str) -> None:
-    rows = store.open_artifact(name).spec("neighbors").shape[0] // 2
-    shapes = {array: {"shape": (rows, 4)} for array in ("neighbors", "similarities")}
-    forge(store, name, shapes, {"rows": rows, "nodes": rows})
-    with pytest.raises(Corrupt, match=rf"{name}, array neighbors: of shape \({rows}, 4\); expected .*Run again"):
+def test_lists_of_fewer_rows_are_not_built_upon(store: Store) -> None:
+    shapes = {array: {"shape": (100, 4)} for array in ("neighbors", "similarities")}
+    forge(store, "knn/BB", shapes, {"rows": 100, "nodes": 100})
+    with pytest.raises(Corrupt, match=r"knn/BB, array neighbors: of shape \(100, 4\); expected .*Run again"):
         mmdiff.open(store.path, memory="2G").build_graph(k=4, edge_weights="gaussian", sigma=1.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "background", "told"),
+    [
+        (219, 200, "knn/W0: lists of 219 nodes; expected 220"),
+        (220, 201, "knn/BB, array neighbors: of shape .200, 4.; expected .201, 4."),
+        (230, 200, "knn/W0, array rows: the last nodes are not 200 to 229"),
+    ],
+)
+def test_patch_of_other_nodes_is_not_built_upon(store: Store, nodes: int, background: int, told: str) -> None:
+    lists = store.open_artifact("knn/W0").spec("rows").shape[0] - (220 - nodes if nodes < 220 else 0)
+    shapes: dict[str, Any] = {array: {"shape": (lists, 4)} for array in ("neighbors", "similarities")}
+    shapes["rows"] = {"shape": (lists,)}
+    forge(store, "knn/W0", shapes, {"rows": lists, "nodes": nodes, "background": background})
+    with pytest.raises(Corrupt, match=rf"{told}.*Run again"):
+        mmdiff.open(store.path, memory="2G").build_graph(k=4, edge_weights="gaussian", sigma=1.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"nodes": 10}, "the manifest says 10 nodes, 200 of them in the background"),
+        ({"background": 220}, "the manifest says 220 nodes, 220 of them in the background"),
+        ({"background": 1}, r"\d+ lists for 219 nodes that join 1 of the background"),
+        ({"background": "x"}, "lacks the fact 'background'"),
+    ],
+)
+def test_patch_that_cannot_be_is_refused(store: Store, facts: dict[str, Any], told: str) -> None:
+    forge(store, "knn/W0", {}, facts)
+    with pytest.raises(Corrupt, match=rf"knn/W0.*{told}"):
+        store.open_artifact("knn/W0")
 
 
 def test_an_artifact_of_an_unknown_schema_is_not_opened(store: Store) -> None:

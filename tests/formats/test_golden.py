@@ -21,6 +21,7 @@ from tests.support.make_golden import (
     DIFFUSION_ITERATIONS,
     DIMS,
     DRAWS,
+    LARGER_K,
     NODES,
     SEED_LABELS,
     SEED_ROWS,
@@ -29,7 +30,7 @@ from tests.support.make_golden import (
     K,
     golden_rows,
 )
-from tests.support.paths import DOCS, GOLDEN, GOLDEN_2
+from tests.support.paths import DOCS, GOLDEN, GOLDEN_2, GOLDEN_3
 
 KEPT = [row for row in range(BACKGROUND_ROWS) if row not in BAD_ROWS]
 NAMES = (
@@ -83,19 +84,40 @@ def test_cells_of_schema_2_read_without_mmdiff() -> None:
     assert arrays["coarse"].shape == (len(arrays["children"]) - 1, DIMS)
 
 
-def test_golden_store_with_cells_of_schema_2_is_sound_and_reads_with_zarr() -> None:
-    store = Store.open(GOLDEN_2)
+@pytest.mark.parametrize(
+    ("golden", "name", "arrays"),
+    [
+        (GOLDEN_2, "models/cells", ("order", "offsets", "centroids")),
+        (GOLDEN_3, "knn/W0", ("rows", "neighbors", "similarities")),
+    ],
+)
+def test_golden_stores_of_later_schemas_are_sound_and_read_with_zarr(golden: Path, name: str, arrays: tuple[str, ...]) -> None:
+    store = Store.open(golden)
     assert list(verify(store, store.names(), KINDS)) == []
     assert list(verify_frame(store)) == []
-    group = zarr.open_group(GOLDEN_2, mode="r")
-    for array in ("order", "offsets", "centroids"):
-        np.testing.assert_array_equal(group[f"models/cells/{array}"][:], plain.array(GOLDEN_2, "models/cells", array))  # type: ignore[index]
+    group = zarr.open_group(golden, mode="r")
+    for array in arrays:
+        np.testing.assert_array_equal(group[f"{name}/{array}"][:], plain.array(golden, name, array))  # type: ignore[index]
 
 
-def nearest(queries: NDArray[Any], nodes: NDArray[np.float64]) -> NDArray[np.int64]:
+def test_lists_of_schema_2_read_without_mmdiff_as_a_patch() -> None:
+    W0 = plain.manifest(GOLDEN_3, "knn/W0")
+    assert (W0["kind"], W0["schema"]) == ("knn", 2)
+    assert W0["facts"]["background"] == NODES - SEED_ROWS
+    background = plain.array(GOLDEN_3, "models/cells", "vectors")
+    nodes = np.concatenate([background, plain.array(GOLDEN_3, NAMES[1], "vectors")]).astype(np.float64)
+    lists = np.zeros((NODES, LARGER_K), np.int64)
+    lists[: NODES - SEED_ROWS] = plain.array(GOLDEN_3, "knn/BB", "neighbors")
+    rows = plain.array(GOLDEN_3, "knn/W0", "rows")
+    lists[rows] = plain.array(GOLDEN_3, "knn/W0", "neighbors")
+    np.testing.assert_array_equal(lists, nearest(nodes, nodes, LARGER_K))
+    assert SEED_ROWS < len(rows) < NODES
+
+
+def nearest(queries: NDArray[Any], nodes: NDArray[np.float64], k: int = K) -> NDArray[np.int64]:
     """The k nearest nodes by decreasing similarity, then by number."""
     scores = (queries.astype(np.float64) @ nodes.T).astype(np.float32)
-    return np.argsort(-scores, axis=1, kind="stable")[:, :K]
+    return np.argsort(-scores, axis=1, kind="stable")[:, :k]
 
 
 def test_lists_read_without_mmdiff() -> None:
@@ -213,7 +235,7 @@ def test_the_golden_store_is_whole() -> None:
 
 
 def test_every_kind_and_schema_has_a_golden_artifact_and_a_specification() -> None:
-    manifests = [plain.manifest(store, name) for store in (GOLDEN, GOLDEN_2) for name in NAMES]
+    manifests = [plain.manifest(store, name) for store in (GOLDEN, GOLDEN_2, GOLDEN_3) for name in NAMES]
     golden = {(found["kind"], found["schema"]) for found in manifests}
     assert golden == set(KINDS)
     page = (DOCS / "formats.md").read_text()

@@ -132,3 +132,30 @@ def test_a_checkpoint_that_cannot_be_restored_leaves_no_file_open(quick_folder: 
         with pytest.raises(DiskFull):
             Growth(draft(quick_folder), {"indices": "uint32"})
     assert descriptors(quick_folder) == []
+
+
+@pytest.mark.parametrize("rows", [10, 256, 300, 1500])
+def test_rows_of_several_values_are_continued_within_and_between_chunks(quick_folder: Path, rows: int) -> None:
+    """Chunks of 8,192 bytes hold 256 rows of eight values."""
+    values = np.arange(1600 * 8, dtype=np.float32).reshape(-1, 8)
+    with chunks_of(CHUNK):
+        with Growth(draft(quick_folder), {"lists": "float32"}, {"lists": 8}) as growth:
+            growth.append("lists", values[:rows])
+            growth.checkpoint({"rows": rows})
+            growth.append("lists", values[rows : rows + 50] + 1)
+            growth._settle()
+        with Growth(draft(quick_folder), {"lists": "float32"}, {"lists": 8}) as growth:
+            assert growth.note == {"rows": rows}
+            growth.append("lists", values[rows:])
+            growth.close()
+        array = growth.arrays["lists"]
+        assert (array.spec.shape, array.spec.rows_per_chunk) == ((1600, 8), 256)
+        np.testing.assert_array_equal(array.mapped(), values)
+
+
+def test_few_rows_of_several_values_get_a_smaller_chunk(quick_folder: Path) -> None:
+    with Growth(draft(quick_folder), {"lists": "uint32"}, {"lists": 30}) as growth:
+        growth.append("lists", np.ones((700, 30), np.uint32))
+        growth.close()
+    spec = growth.arrays["lists"].spec
+    assert (spec.shape, spec.chunks, spec.chunk_bytes) == ((700, 30), 1, 1024 * 120)

@@ -52,6 +52,21 @@ def some_lists(nodes: int, k: int, seed: int = 0, self_loops: bool = True, none:
     return SomeLists(np.where(gone, NONE, neighbors).astype(np.uint32), similarities.astype(np.float32))
 
 
+def completed_lists(store: Store) -> SomeLists:
+    """The lists of all nodes, from `knn/BB` and `knn/W0`, row by row."""
+    W0 = store.open_artifact("knn/W0")
+    if "rows" not in W0:
+        return SomeLists(W0.array("neighbors"), W0.array("similarities"))
+    BB, shape = store.open_artifact("knn/BB"), (W0.facts["nodes"], W0.spec("neighbors").shape[1])
+    lists = SomeLists(np.full(shape, NONE, np.uint32), np.full(shape, np.nan, np.float32))
+    for artifact, rows in ((BB, range(BB.facts["nodes"])), (W0, W0.array("rows").tolist())):
+        for place, row in enumerate(rows):
+            lists.neighbors[row], lists.similarities[row] = (
+                artifact.array(name)[place] for name in ("neighbors", "similarities")
+            )
+    return lists
+
+
 lists_of_all_kinds = st.builds(
     some_lists,
     nodes=st.integers(1, 70),

@@ -1,4 +1,4 @@
-"""Makes the golden store of the current schema versions, `tests/golden/store-2`. Run it only for a new schema version:
+"""Makes the golden store of the current schema versions, `tests/golden/store-3`. Run it only for a new schema version:
 
     .venv/bin/python -m tests.support.make_golden
 
@@ -24,13 +24,15 @@ from mmdiff.experiment.stage import run_experiment
 from mmdiff.importing.stage import Request, import_descriptors
 from mmdiff.logreg.stage import Request as LogregRequest
 from mmdiff.logreg.stage import logreg
-from tests.support.paths import GOLDEN_2
+from tests.support.paths import GOLDEN_3
 
 BACKGROUND_ROWS, SEED_ROWS, TEST_ROWS, WIDTH, DIMS = 40, 6, 5, 6, 4
 BAD_ROWS = (3, 17)
 SEED_LABELS = ("cat", "dog", "", "cat", "Käfer", "dog")
 TEST_LABELS = (0, 2, -1, 7, 1)
 K = 3
+# Rows occur up to four times: with more neighbours than that, seeds enter lists of the background.
+LARGER_K = 5
 LOGREG_ITERATIONS = 20
 DIFFUSION_ITERATIONS = 2
 IMAGES, EXPERIMENT_TESTS, CLASSES, DRAWS = 32, 12, 4, 2
@@ -70,7 +72,7 @@ methods = [{{name = "diffusion", kind = "diffusion", k = {K}, iterations = {DIFF
 
 def main() -> None:
     platform.node = lambda: "golden"
-    shutil.rmtree(GOLDEN_2, ignore_errors=True)
+    shutil.rmtree(GOLDEN_3, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder)
         background = golden_rows(BACKGROUND_ROWS, 0)
@@ -87,12 +89,12 @@ def main() -> None:
             Request([str(files / "seeds.npy")], "seeds", labels=str(files / "seed_labels.txt"), ids=str(files / "ids.txt")),
             Request([str(files / "test.npy")], "test", labels=str(files / "test_labels.npy"), dtype="float16"),
         ):
-            import_descriptors(GOLDEN_2, request)
-        build_graph(GOLDEN_2, BuildRequest(k=K, index="flat"))
-        logreg(GOLDEN_2, LogregRequest(iterations=LOGREG_ITERATIONS, device="cpu"))
-        diffuse(GOLDEN_2, diffusion(files))
-        run_experiment(GOLDEN_2, experiment(files), "mmdiff experiment run golden.toml")
-    sys.stdout.write(f"{GOLDEN_2}\n")
+            import_descriptors(GOLDEN_3, request)
+        build_graph(GOLDEN_3, BuildRequest(k=LARGER_K, index="flat"))
+        logreg(GOLDEN_3, LogregRequest(iterations=LOGREG_ITERATIONS, device="cpu"))
+        diffuse(GOLDEN_3, diffusion(files))
+        run_experiment(GOLDEN_3, experiment(files), "mmdiff experiment run golden.toml")
+    sys.stdout.write(f"{GOLDEN_3}\n")
 
 
 if __name__ == "__main__":

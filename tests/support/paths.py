@@ -10,5 +10,7 @@ SAMPLE = ROOT / "tests" / "sample"
 GOLDEN = ROOT / "tests" / "golden" / "store-1"
 # With `cells` of schema 2; everything else as before.
 GOLDEN_2 = ROOT / "tests" / "golden" / "store-2"
+# With `knn` of schema 2 as well.
+GOLDEN_3 = ROOT / "tests" / "golden" / "store-3"
 BACKWARD_CLOCK = ROOT / "tests" / "support" / "backward_clock"
 REAL = ROOT.parent / "shared" / "data" / "tiny-imagenet"

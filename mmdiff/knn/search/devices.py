@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import scipy.linalg.cython_blas  # noqa: F401
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import MissingExtra
@@ -24,6 +25,9 @@ from mmdiff.knn.faiss_index.gpu import MOST_SELECTED, PINNED_BYTES, TEMPORARY_BY
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.topk import SPARE, Lists, settle_candidates
 from mmdiff.knn.search.visits import nearest_in_groups, search_visited
+
+# Products in kernels call scipy's BLAS. It is loaded above, because `in_threads` limits the threads of loaded libraries only:
+# loaded by the first product, it would use all cores in each thread.
 
 # Device memory for the rows and the queries that are compared at a time; Faiss takes more of them in turns.
 _VECTOR_BYTES, _QUERY_BYTES = 1 << 30, 256 << 20

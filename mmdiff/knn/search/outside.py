@@ -4,10 +4,14 @@
 lead on to neighbours' neighbours. `Entrance` finds the points that enter the lists of the background: a point enters a list if
 it is nearer than the k-th neighbour. Rows are compared with all points where that is cheap, as in the paper, else with the
 points that visit the row's cell.
+
+The number of visited cells is tuned on some of the points, which are compared with all rows. That is the largest part of the
+work where the background is large, so there are only as many of them as decide whether the recall is reached.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,18 +21,64 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.kernels.constants import NONE
 from mmdiff.kernels.floats import for_kernels
 from mmdiff.kernels.jit import kernel
+from mmdiff.knn.cells import partition
 from mmdiff.knn.cells.order import Cells
-from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, as_matrix, exact
+from mmdiff.knn.choice import VISITED
+from mmdiff.knn.search.devices import PIECE_ROWS
+from mmdiff.knn.search.flat import QUERY_TILE, VECTOR_TILE, Recall, Sample, as_matrix, exact
 from mmdiff.knn.search.topk import Lists, keep_best, similarity, sort_best
 from mmdiff.knn.search.visits import gather
 from mmdiff.knn.targets import with_reached
+from mmdiff.runtime.threads import cores, in_threads
 
 # Up to this many multiply-adds the search is exhaustive: it takes some ten seconds.
 EXHAUSTIVE = 10**12
 
 _PASSES = 1
 _FEWEST_VISITS = 32
+
+# Points that recall is measured on: the most, and how many are added at a time.
 _SAMPLE = 1024
+_BATCH = 128
+
+# Standard deviations of a two-sided 95 % confidence interval.
+_DEVIATIONS = 1.96
+
+# Points whose cells are looked for at a time.
+_VISITING_POINTS = 1 << 11
+
+Measure = Callable[[int, int], Recall]
+"""The recall of visiting so many cells, on the first so many points of a sample."""
+
+
+def tune(measure: Measure, points: int, cells: Cells, recall: float) -> tuple[int, Recall]:
+    """The number of cells that points visit, doubled until they reach the recall, with the recall as measured.
+
+    A measurement whose confidence interval contains the target decides nothing. Then points visit more cells, or more points
+    are measured, whichever compares fewer pairs.
+    """
+    visits, most = _FEWEST_VISITS, min(_SAMPLE, points)
+    count = min(_BATCH, most)
+    while True:
+        found = measure(visits, count)
+        if found.value - found.margin >= recall or visits >= cells.count:
+            return visits, found
+        if found.value + found.margin >= recall:
+            of_visits = points * visits * partition.CELL_ROWS * VISITED
+            if count < most and _BATCH * len(cells.vectors) <= of_visits * cells.device.times_faster:
+                count = min(count + _BATCH, most)
+                continue
+            if count == most and found.value >= recall:
+                return visits, found
+        visits *= 2
+
+
+def sampled(points: NDArray[Any], seed: int) -> NDArray[Any]:
+    """Points to measure on, drawn at random; their order is random too, so that the first ones are a sample as well."""
+    some = points[np.random.default_rng(seed).choice(len(points), min(_SAMPLE, len(points)), replace=False)]
+    # As mapped points are, so that the same compiled kernels serve both.
+    some.flags.writeable = False
+    return some
 
 
 class Probe:
@@ -40,7 +90,8 @@ class Probe:
         self.visits = 0
         self.facts: Json = {"exhaustive": True, "recall": 1.0, "reached": True}
         if points.size * len(cells.vectors) > EXHAUSTIVE * cells.device.times_faster:
-            self._tune(points, recall, seed)
+            self.visits, reached = tune(self._measure(sampled(points, seed)), len(points), cells, recall)
+            self.facts = with_reached({"exhaustive": False, "visits": self.visits, **reached.to_json()}, recall)
 
     def find(self, queries: NDArray[Any]) -> Lists:
         k = self.lists.shape[1]
@@ -48,15 +99,23 @@ class Probe:
             return self.cells.device.nearest(queries, self.cells.vectors, k)
         return search_cells(queries, self.cells, self.lists, self.visits, k)
 
-    def _tune(self, points: NDArray[Any], recall: float, seed: int) -> None:
-        rows = np.sort(np.random.default_rng(seed).choice(len(points), min(_SAMPLE, len(points)), replace=False))
-        sample = exact(points[rows], self.cells.vectors, self.lists.shape[1], rows, self.cells.device.nearest)
-        self.visits = _FEWEST_VISITS
-        reached = sample.recall(self.find(points[rows])[1])
-        while reached.value < recall and self.visits < self.cells.count:
-            self.visits *= 2
-            reached = sample.recall(self.find(points[rows])[1])
-        self.facts = with_reached({"exhaustive": False, "visits": self.visits, **reached.to_json()}, recall)
+    def _measure(self, sample: NDArray[Any]) -> Measure:
+        k, truth = self.lists.shape[1], [np.empty(0, np.float32)]
+
+        def measure(visits: int, count: int) -> Recall:
+            known = sum(map(len, truth))
+            if known < count:
+                more = np.arange(known, count)
+                truth.append(exact(sample[known:count], self.cells.vectors, k, more, self.cells.device.nearest).last)
+            pieces = np.array_split(np.arange(count), cores())
+            found = in_threads(
+                lambda piece: search_cells(sample[piece[0] : piece[-1] + 1], self.cells, self.lists, visits, k)[1],
+                [piece for piece in pieces if len(piece)],
+            )
+            rows = np.arange(count)
+            return Sample(rows, np.empty((count, 0), np.uint32), np.concatenate(truth)).recall(np.concatenate([*found]))
+
+        return measure
 
 
 def search_cells(queries: NDArray[Any], cells: Cells, lists: NDArray[np.uint32], visits: int, k: int) -> Lists:
@@ -76,38 +135,76 @@ class Entrance:
     """Finds the points (seeds, and test points when transductive) that enter the lists of the background."""
 
     def __init__(self, cells: Cells, BB: Lists, points: NDArray[Any], recall: float, seed: int) -> None:
+        """Tunes the number of visited cells on a sample of the points; few points are compared with all rows instead."""
         self.cells, self.points = cells, points
         self.BB = BB
         self.facts: Json = {"exhaustive": True, "recall": 1.0, "reached": True}
         self._visitors: Visitors | None = None
         if points.size * len(cells.vectors) > EXHAUSTIVE * cells.device.times_faster:
-            self._tune(recall, seed)
+            visits, reached = tune(self._measure(sampled(points, seed)), len(points), cells, recall)
+            self.facts = with_reached({"exhaustive": False, "visits": visits, **reached.to_json()}, recall)
+            self._visitors = Visitors.of(_visited(points, cells, visits), cells.count)
 
     def of(self, start: int, stop: int) -> Lists:
         """The points that enter the lists of background rows start..stop-1."""
-        return self._entering(start, stop, self._visitors)
+        return self._entering(start, stop, self.points, self._visitors)
 
-    def _entering(self, start: int, stop: int, visitors: Visitors | None) -> Lists:
+    def _entering(self, start: int, stop: int, points: NDArray[Any], visitors: Visitors | None) -> Lists:
         rows, last = self.cells.vectors[start:stop], self.BB[1][start:stop, -1]
         border, k = len(self.cells.vectors), self.BB[0].shape[1]
         if visitors is None and self.cells.device.on_gpus:
-            return _nearer(self.cells.device.nearest(rows, self.points, k), last, border)
-        return entering(rows, last, self.points, border, k, self.cells.cell_of[start:stop], visitors)
+            return _nearer(self.cells.device.nearest(rows, points, k), last, border)
+        return entering(rows, last, points, border, k, self.cells.cell_of[start:stop], visitors)
 
-    def _tune(self, recall: float, seed: int) -> None:
-        """Doubles the number of cells per point until the recall is reached on a sample of rows."""
-        count = min(_SAMPLE, len(self.cells.vectors))
-        rows = np.sort(np.random.default_rng(seed).choice(len(self.cells.vectors), count, replace=False)).tolist()
-        truth = [_given(self._entering(row, row + 1, None)) for row in rows]
-        total = sum(map(len, truth))
-        visits, reached = _FEWEST_VISITS // 2, 0.0
-        while reached < recall and visits < self.cells.count:
-            visits *= 2
-            self._visitors = Visitors.of(self.cells.visits(self.points, visits), self.cells.count)
-            found = (_given(self._entering(row, row + 1, self._visitors)) for row in rows)
-            reached = sum(len(a & b) for a, b in zip(truth, found, strict=True)) / total if total else 1.0
-        facts = {"exhaustive": False, "visits": visits, "recall": round(reached, 5), "queries": len(rows)}
-        self.facts = with_reached(facts, recall)
+    def _measure(self, sample: NDArray[Any]) -> Measure:
+        truth = [np.empty((0, 3), np.int64)]
+        measured = [0]
+
+        def measure(visits: int, count: int) -> Recall:
+            if measured[0] < count:
+                truth.append(self._entered(sample[measured[0] : count]) + np.array([measured[0], 0, 0]))
+                measured[0] = count
+            return recall_of_visits(np.concatenate(truth), _visited(sample[:count], self.cells, visits))
+
+        return measure
+
+    def _entered(self, points: NDArray[Any]) -> NDArray[np.int64]:
+        """The cells of all rows whose lists points enter: for each point and cell, in a row, the number of lists."""
+        border = len(self.cells.vectors)
+
+        def in_piece(start: int) -> NDArray[np.int64]:
+            stop = min(start + PIECE_ROWS, border)
+            nodes = self._entering(start, stop, points, None)[0]
+            row, place = np.nonzero(nodes != NONE)
+            pairs = np.stack([nodes[row, place].astype(np.int64) - border, self.cells.cell_of[start + row].astype(np.int64)])
+            found, counts = np.unique(pairs, axis=1, return_counts=True)
+            return np.concatenate([found, counts[None]]).T
+
+        return np.concatenate([*in_threads(in_piece, range(0, border, PIECE_ROWS))])
+
+
+def recall_of_visits(entered: NDArray[np.int64], visited: NDArray[np.uint32]) -> Recall:
+    """The share of lists that points enter and find, as they visit cells; its deviation is that of a ratio over the points.
+
+    A row of `entered` is a point, a cell, and the number of lists in this cell that the point enters.
+    """
+    points = len(visited)
+    found = np.zeros(points)
+    for point in range(points):
+        own = entered[entered[:, 0] == point]
+        found[point] = own[np.isin(own[:, 1], visited[point]), 2].sum()
+    there = np.bincount(entered[:, 0], entered[:, 2], points)
+    if not there.any():
+        return Recall(1.0, 0.0, points)
+    recall = found.sum() / there.sum()
+    deviation = np.sqrt(((found - recall * there) ** 2).sum()) / there.sum()
+    return Recall(float(recall), float(_DEVIATIONS * deviation), points)
+
+
+def _visited(points: NDArray[Any], cells: Cells, visits: int) -> NDArray[np.uint32]:
+    """The cells that points visit, on all cores."""
+    starts = range(0, len(points), _VISITING_POINTS)
+    return np.concatenate([*in_threads(lambda start: cells.visits(points[start : start + _VISITING_POINTS], visits), starts)])
 
 
 def _nearer(lists: Lists, last: NDArray[np.float32], first_id: int) -> Lists:
@@ -115,10 +212,6 @@ def _nearer(lists: Lists, last: NDArray[np.float32], first_id: int) -> Lists:
     neighbors, similarities = lists
     nearer = similarities > last[:, None]
     return np.where(nearer, neighbors + np.uint32(first_id), NONE), np.where(nearer, similarities, np.float32(-np.inf))
-
-
-def _given(lists: Lists) -> set[int]:
-    return set(lists[0][0].tolist()) - {int(NONE)}
 
 
 class Visitors(NamedTuple):
@@ -152,6 +245,8 @@ def entering(
         cell_of, visitors = np.zeros(len(rows), np.uint32), Visitors(np.arange(len(points)), np.array([0, len(points)]))
     neighbors = np.full((len(rows), k), NONE, np.uint32)
     similarities = np.full((len(rows), k), -np.inf, np.float32)
+    # A column of a matrix is not contiguous unless it has one row; kernels are compiled for contiguous ones only.
+    last = np.ascontiguousarray(last)
     _entering(for_kernels(rows), last, for_kernels(points), first_id, cell_of, visitors, neighbors, similarities)
     return neighbors, similarities
 
