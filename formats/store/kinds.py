@@ -100,6 +100,24 @@ def kind_of(artifact: Artifact, kinds: Kinds) -> Kind:
     return kind
 
 
+# The kinds of artifacts in each folder of names, and those of names that stand for one kind.
+_KINDS_IN = {
+    "descriptors": ("descriptors",),
+    "knn": ("knn",),
+    "graph": ("graph",),
+    "scores": ("scores",),
+    "models": ("pca", "cells", "logreg"),
+    "reports": ("report",),
+}
+_KIND_OF = {"models/pca": ("pca",), "models/cells": ("cells",), "models/logreg": ("logreg",)}
+
+
+def problems_of_name(name: str, kind: str) -> list[Finding]:
+    """Finds an artifact under the name of another kind; every stage would look in it for arrays that it does not have."""
+    expected = _KIND_OF.get(name) or _KINDS_IN.get(name.split("/")[0], (kind,))
+    return [] if kind in expected else [("", f"an artifact of kind {kind} under a name of {' or '.join(expected)}")]
+
+
 def problems_of_manifest(manifest: Manifest, kinds: Layouts) -> list[Finding]:
     """Arrays, shapes, facts and parameters that an artifact of this kind cannot have. Nothing is read."""
     kind = kinds.get((manifest.kind, manifest.schema))

@@ -16,6 +16,7 @@ from mmdiff.formats.store.kinds import (
     Layout,
     problems_of_content,
     problems_of_manifest,
+    problems_of_name,
     string_arrays,
 )
 
@@ -170,6 +171,8 @@ LAYOUTS: dict[tuple[str, int], Layout] = {(layout.name, layout.schema): layout f
 
 def require_possible(artifact: Artifact) -> None:
     """Raises Corrupt for an artifact whose manifest contradicts itself or its kind, whatever its digests say."""
+    for _, what in problems_of_name(artifact.name, artifact.manifest.kind):
+        raise Corrupt(f"{artifact.name}: {what}. Run again the command that made it.")
     for array, what in problems_of_manifest(artifact.manifest, LAYOUTS):
         place = f"{artifact.name}, array {array}" if array else artifact.name
         known = (artifact.manifest.kind, artifact.manifest.schema) in LAYOUTS

@@ -20,7 +20,7 @@ from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.storage.crc import crc32c_of_file, tail
 from mmdiff.formats.store.checked_files import identity_of, remember_checked
 from mmdiff.formats.store.files import check_chunk, entries, read_file
-from mmdiff.formats.store.kinds import Kinds, problems_of_content
+from mmdiff.formats.store.kinds import Kinds, problems_of_content, problems_of_name
 from mmdiff.formats.store.manifest import is_object_name
 from mmdiff.formats.store.store import (
     NAMESPACE_JSON,
@@ -86,7 +86,8 @@ def verify(store: Store, names: Iterable[str], kinds: Kinds, advance: Advance = 
             yield problem
         if not damaged:
             # Every byte has been checked just now.
-            for array, what in problems_of_content(artifact.checked("none"), kinds):
+            misplaced = problems_of_name(name, artifact.manifest.kind)
+            for array, what in misplaced or problems_of_content(artifact.checked("none"), kinds):
                 yield Problem(name, array or None, None, what, artifact.remedy)
 
 

@@ -205,3 +205,26 @@ def test_scores_of_test_points_cannot_be_missing(store: Store) -> None:
     manifest = store.open_artifact("scores/diffusion").manifest
     without = replace(manifest, arrays={name: entry for name, entry in manifest.arrays.items() if name != "scores"})
     assert ("scores", "missing, where the manifest says 30 test points") in list(shapes_of_scores(without))
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "told"),
+    [
+        ("descriptors/background", W, "kind graph under a name of descriptors"),
+        ("descriptors/test", "scores/diffusion", "kind scores under a name of descriptors"),
+        ("models/pca", "models/cells", "kind cells under a name of pca"),
+        ("knn/test", SEEDS, "kind descriptors under a name of knn"),
+        (W, "knn/BB", "kind knn under a name of graph"),
+    ],
+)
+def test_an_artifact_under_the_name_of_another_kind_is_damage(store: Store, name: str, other: str, told: str) -> None:
+    target = (store.path / other).readlink()
+    (store.path / name).unlink()
+    (store.path / name).symlink_to(target)
+    opened = mmdiff.open(store.path, memory="2G")
+    with pytest.raises(Corrupt, match=rf"{name}: an artifact of {told}\. Run again"):
+        store.open_artifact(name)
+    with pytest.raises(mmdiff.errors.StoreError, match=name):
+        opened.report(store.path.parent / "report.html")
+    found = opened.verify()["problems"]
+    assert [(problem["artifact"], told in problem["what"]) for problem in found] == [(name, True)]
