@@ -106,16 +106,16 @@ class FlatMap:
 
     def touch_chunks(self, chunks: Iterable[int]) -> bool:
         """Checks those of the chunks that were not checked before; returns whether there were any."""
-        fresh = False
-        for chunk in chunks:
+        fresh = [chunk for chunk in chunks if chunk in self.unchecked]
+        _in_threads(self._touch, fresh)
+        return bool(fresh)
+
+    def _touch(self, chunk: int) -> None:
+        with self._locks[chunk]:
+            # Another thread may have checked it meanwhile.
             if chunk in self.unchecked:
-                fresh = True
-                with self._locks[chunk]:
-                    # Another thread may have checked it meanwhile.
-                    if chunk in self.unchecked:
-                        self._check(chunk)
-                        self.unchecked.discard(chunk)
-        return fresh
+                self._check(chunk)
+                self.unchecked.discard(chunk)
 
     def _check(self, chunk: int) -> None:
         """Raises Damaged unless the bytes of a chunk match their checksum, and DiskError if they cannot be read."""
@@ -226,9 +226,16 @@ def touch_all(values: NDArray[Any]) -> NDArray[Any]:
         at = flat.address + chunk * flat.spec.chunk_bytes
         _libc.madvise(at, flat.spec.chunk_bytes, _MADV_DONTNEED)
 
-    if len(chunks) == 1:
-        check(chunks[0])
-        return values
+    _in_threads(check, chunks)
+    return values
+
+
+def _in_threads(check: Callable[[int], None], chunks: Sequence[int]) -> None:
+    """Checks chunks, several at a time: one thread alone would wait for the disk, then for the processor."""
+    if len(chunks) <= 1:
+        for chunk in chunks:
+            check(chunk)
+        return
     with ThreadPoolExecutor(min(_CHECKERS, len(chunks))) as pool:
         try:
             for done in [pool.submit(check, chunk) for chunk in chunks]:
@@ -236,7 +243,6 @@ def touch_all(values: NDArray[Any]) -> NDArray[Any]:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return values
 
 
 def request(values: NDArray[Any], start: int, stop: int) -> None:
