@@ -146,7 +146,7 @@ def disk_for_patch(sizes: Sizes) -> int:
 
 
 def disk_for_background(sizes: Sizes, passes: int) -> int:
-    """Disk at the peak: `models/cells`, the lists (`knn/BB`), and those before each pass."""
+    """Disk at the peak: `models/cells`, the lists (`knn/BB`), and, while there are passes, those before the last one."""
 
     def size(shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> int:
         return ArraySpec.fit(shape, dtype, rows_per_chunk).bytes_on_disk
@@ -157,7 +157,7 @@ def disk_for_background(sizes: Sizes, passes: int) -> int:
     centroids = size((cells, sizes.width), "float32") + size((groups, sizes.width), "float32")
     centroids += size((cells + 1,), "int64") + size((groups + 1,), "int64")
     lists = size((rows, sizes.k), "uint32", chunk) + size((rows, sizes.k), "float32", chunk)
-    return cell_order + centroids + (1 + passes) * lists
+    return cell_order + centroids + (1 + min(passes, 1)) * lists
 
 
 def least_disk(sizes: Sizes, tests: int, weighted: bool) -> dict[str, tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from typer.testing import CliRunner
 
 from mmdiff.building.stage import Outcome, Request, build_graph
 from mmdiff.cli import app
+from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.importing.stage import Request as Import
 from mmdiff.importing.stage import import_descriptors
 from mmdiff.knn import background
 from mmdiff.knn.cells import partition
+from mmdiff.knn.choice import Choice
 from tests.knn.test_knn import clustered
 from tests.support.graphs import completed_lists
 from tests.support.naive_knn import naive_neighbors, naive_W
@@ -232,3 +235,43 @@ def test_transductive_needs_test_points(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(app, ["build-graph", "--transductive", "--store", str(tmp_path / "store")])
     assert outcome.exit_code == 2
     assert "--role test" in outcome.stderr
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("at", range(7))
+def test_a_search_that_is_interrupted_between_its_passes_continues_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, lost: bool
+) -> None:
+    """The lists before a pass are dropped when it is complete. Where a power cut has `lost` a chunk, the search starts over."""
+    monkeypatch.setattr(background, "choose", lambda *_, **__: Choice(2, 2, 0.9, 100.0))
+    import_rows(tmp_path, "background", clustered(2000, 16, 10))
+    expected = build(tmp_path, recall=0.1, index="cells").artifacts["knn/BB"].id
+    left = at
+
+    def interrupting(method: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return method(*arguments)
+
+        return run
+
+    store, other = tmp_path / "store", tmp_path / "other"
+    shutil.copytree(store, other, symlinks=True)
+    for name in ("knn/BB", "graph/W"):
+        shutil.rmtree((other / name).resolve())
+        (other / name).unlink()
+    with monkeypatch.context() as patched:
+        for name in ("note", "drop", "adopt"):
+            patched.setattr(Draft, name, interrupting(getattr(Draft, name)))
+        with pytest.raises(KeyboardInterrupt):
+            build_graph(other, Request(k=K, recall=0.1, index="cells"))
+    if lost:
+        for chunk in (other / "work").rglob("*similarities/c.0.0"):
+            chunk.unlink()
+    outcome = build_graph(other, Request(k=K, recall=0.1, index="cells"))
+    assert outcome.artifacts["knn/BB"].id == expected
+    assert len(outcome.artifacts["knn/BB"].manifest.facts["recall_by_pass"]) == 3
+    assert problems(Store.open(other)) == []

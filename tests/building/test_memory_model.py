@@ -111,7 +111,7 @@ def test_the_disk_that_is_needed_is_what_lies_there_at_the_end_and_more(store: P
     outcome = build_graph(store, Request(k=K, index="cells"))
     found = sum(outcome.artifacts[name].manifest.bytes_on_disk for name in ("models/cells", "knn/BB"))
     passes = len(outcome.artifacts["knn/BB"].manifest.facts["recall_by_pass"]) - 1
-    scratch = passes * outcome.artifacts["knn/BB"].manifest.bytes_on_disk
+    scratch = min(passes, 1) * outcome.artifacts["knn/BB"].manifest.bytes_on_disk
     assert found + scratch <= disk_for_background(SIZES, passes) <= 1.1 * (found + scratch)
 
 
@@ -145,7 +145,7 @@ def test_needs_grow_with_all_that_is_stored() -> None:
     for larger in (Sizes(10**7, 64, "float16", 20), Sizes(10**6, 256, "float16", 20), Sizes(10**6, 64, "float16", 100)):
         assert disk_for_background(larger, 1) > disk_for_background(base, 1)
         assert least_memory(larger) >= least_memory(base)
-    assert disk_for_background(base, 2) > disk_for_background(base, 1)
+    assert disk_for_background(base, 2) == disk_for_background(base, 1) > disk_for_background(base, 0)
 
 
 def test_the_table_of_the_page_on_graphs_is_what_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
