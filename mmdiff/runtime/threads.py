@@ -81,6 +81,9 @@ def _cpu_quota() -> float | None:
 
 def in_threads(function: Callable[[Unit], Result], units: Iterable[Unit], threads: int | None = None) -> Iterator[Result]:
     """The results of work units, in order. After an error or Ctrl-C no further units begin."""
+    # Products in kernels call scipy's BLAS. It is loaded now, since only the threads of loaded libraries are limited.
+    import scipy.linalg.cython_blas  # noqa: F401
+
     count = threads or cores()
     # Matrix products within a unit stay on its thread, instead of each using all of them.
     with ThreadPoolExecutor(count) as pool, threadpool_limits(1, "blas"):

@@ -8,14 +8,15 @@ be nearer. Either way the lists are settled by exact similarities, so that they 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import scipy.linalg.cython_blas  # noqa: F401
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import MissingExtra
@@ -25,9 +26,6 @@ from mmdiff.knn.faiss_index.gpu import MOST_SELECTED, PINNED_BYTES, TEMPORARY_BY
 from mmdiff.knn.search.flat import search_flat
 from mmdiff.knn.search.topk import SPARE, Lists, settle_candidates
 from mmdiff.knn.search.visits import nearest_in_groups, search_visited
-
-# Products in kernels call scipy's BLAS. It is loaded above, because `in_threads` limits the threads of loaded libraries only:
-# loaded by the first product, it would use all cores in each thread.
 
 # Device memory for the rows and the queries that are compared at a time; Faiss takes more of them in turns.
 _VECTOR_BYTES, _QUERY_BYTES = 1 << 30, 256 << 20
@@ -43,6 +41,9 @@ _FEWEST_QUERIES = 256
 
 # How many times as many pairs a GPU is assumed to compare in the time of all cores. It only decides where exact search is used.
 _TIMES_FASTER = 50
+
+# A machine with GPUs has one of these: NVIDIA's driver, the same under WSL, AMD's driver.
+_DEVICE_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 
 Scored = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Scores and ids of candidates, the best first; -1 is none."""
@@ -234,7 +235,7 @@ class Gpus:
 
 def device_for(wanted: Literal["auto", "cpu", "gpu"]) -> Comparing:
     """The device that a parameter names; "auto" is the GPUs where Faiss is installed and sees any."""
-    if wanted == "cpu":
+    if wanted == "cpu" or (wanted == "auto" and not _may_have_gpus()):
         return CORES
     try:
         count = gpus()
@@ -242,6 +243,11 @@ def device_for(wanted: Literal["auto", "cpu", "gpu"]) -> Comparing:
         # Small graphs are searched without Faiss.
         return CORES
     return Gpus(count) if count else CORES
+
+
+def _may_have_gpus() -> bool:
+    """Whether it is worth asking Faiss for GPUs: loading it takes time and memory, and small graphs do without it."""
+    return "faiss" in sys.modules or any(device.exists() for device in _DEVICE_FILES)
 
 
 def rows_of_cells(visits: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
