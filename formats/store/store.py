@@ -234,8 +234,10 @@ class Store:
     def open(cls, path: Path) -> Store:
         """The store at a path; its first run may still be in progress."""
         marker = path / "zarr.json"
+        # The marker is made before the objects and removed after them: without it, a store has none, before and after a look.
+        has_objects = (path / "objects").is_dir()
         if not marker.exists():
-            if (path / "objects").is_dir():
+            if has_objects and (path / "objects").is_dir():
                 remedy = f"Write this into it: {STORE_JSON.decode()}"
                 raise Corrupt(f"{path}: a store that has lost its {marker.name}. {remedy}")
             if (path / "work").is_dir():

@@ -116,8 +116,8 @@ def test_a_changed_file_makes_only_the_artifact_imported_from_it_stale(folder: P
 def test_names_that_lead_in_a_circle_are_stale_and_end(folder: Path) -> None:
     """A name with the object of another name: what it was made from is made from it."""
     store = folder / "mmdiff-store"
-    (store / "descriptors" / "background").unlink()
-    (store / "descriptors" / "background").symlink_to((store / "scores" / "diffusion").readlink())
+    (store / "knn" / "BB").unlink()
+    (store / "knn" / "BB").symlink_to((store / "knn" / "test").readlink())
     opened = Store.open(store)
     for name in opened.names():
         if name != "models/pca":
