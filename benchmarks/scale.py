@@ -86,7 +86,7 @@ def F100M(folder: Path) -> Json:
 
 
 def reading(folder: Path, nodes: int = 10 * _MILLION) -> Json:
-    """What a diffusion with shortcuts reads where W is larger than memory: all columns at once, and in batches of 64.
+    """Reads of a diffusion with shortcuts where W is larger than memory: all columns at once, and in batches of 64.
 
     A tenth of the nodes, memory and test points of F100M, and an iteration less, so that S stays a frontier as it does there.
     The machine has memory for the run and for a third of W.

@@ -107,7 +107,7 @@ def check_patch(artifact: Artifact) -> Iterator[Finding]:
 
 
 def problem_of_patched_rows(rows: NDArray[Any], background: int, nodes: int) -> str | None:
-    """What is wrong with the nodes of a patch: they must increase, and end in all nodes that join the background."""
+    """Problems of the nodes of a patch: they must increase, and end in all nodes that join the background."""
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK + 1]
         falls = np.flatnonzero(block[1:] <= block[:-1])

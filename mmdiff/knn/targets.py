@@ -1,4 +1,4 @@
-"""What a search of neighbours has to tell: whether it reached the recall that was asked for, and what GPUs left to the CPU."""
+"""The outcome of a neighbour search: whether it reached the target recall, and the blocks that GPUs left to the CPU."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Comparing(Protocol):
 
     @property
     def times_faster(self) -> int:
-        """How many times as many pairs are compared in the time of the cores of a usual machine."""
+        """The pairs compared in a given time, as a multiple of what the cores of a usual machine compare."""
         ...
 
     def nearest(self, queries: NDArray[Any], vectors: NDArray[Any], k: int) -> Lists:
