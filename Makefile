@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# The tests start hundreds of processes: each would compile the source again where no bytecode may be written.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Tests of kernels that also run as plain Python, where coverage sees their lines; there, unsigned numbers warn as they wrap.
 KERNELS := tests/graph/test_symmetrise.py tests/graph/test_components.py tests/diffusion/test_diffuse_kernels.py tests/knn/test_knn.py
 
@@ -16,8 +19,9 @@ NO_FILES := --deselect tests/formats/test_disk_errors.py::test_file_size_limit_i
 demo: $(READY)
 	$(BIN)/python docs/demo.py
 
+# Three workers for two cores: some tests wait for processes of their own.
 test: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal tests
+	$(BIN)/pytest -n 3 --dist worksteal tests
 
 test-long: $(READY)
 	$(BIN)/python -m tests.long
@@ -49,7 +53,7 @@ docs: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cpu,files,torch,sklearn,report,s3,dask]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cpu,files,torch,sklearn,report,s3,dask,web]'
 	touch $@
 
 clean:

@@ -20,6 +20,8 @@ EXTRAS = {
     "s3fs": "s3",
     "PIL": "report",
     "sklearn": "sklearn",
+    "starlette": "web",
+    "uvicorn": "web",
 }
 # Modules whose package has another name.
 _PACKAGES = {"PIL": "Pillow", "sklearn": "scikit-learn"}

@@ -42,26 +42,40 @@ class Column:
         Refuses lists of which one is so long that nearly all of the table would be padding.
         """
         per_row = max(1, int(lengths.max()))
-        most = max(_FREE_CELLS, _CELLS_PER_LABEL * (len(lengths) + len(values))) // len(lengths)
+        most = most_per_row(len(lengths), len(values))
         if per_row > most:
             raise BadLabels(
                 f"{name}, row {int(lengths.argmax())}: {per_row:,} labels. {len(lengths):,} rows with {len(values):,} labels "
                 f"in all may have at most {most:,} in one row. Keep the most important labels of such rows."
             )
-        filled = np.arange(per_row) < lengths[:, None]
-        if isinstance(values, Strings):
-            # Empty strings take no bytes, so padding only repeats offsets.
-            sizes = np.zeros(filled.shape, np.int64)
-            sizes[filled] = np.diff(values.offsets)
-            offsets = np.zeros(sizes.size + 1, np.int64)
-            np.cumsum(sizes, out=offsets[1:])
-            return cls(Strings(offsets, values.utf8), per_row)
-        padded = np.full(filled.shape, -1, np.int64)
-        padded[filled] = values
-        return cls(padded.reshape(-1), per_row)
+        return cls(_padded(values, np.arange(per_row) < lengths[:, None]), per_row)
+
+    def widened(self, per_row: int) -> Column:
+        """The same rows with room for `per_row` values, of which the last are none."""
+        filled = np.broadcast_to(np.arange(per_row) < self.per_row, (len(self), per_row))
+        return Column(_padded(self.values, filled), per_row)
 
     def __len__(self) -> int:
         return len(self.values) // self.per_row
+
+
+def most_per_row(rows: int, values: int) -> int:
+    """The most labels that one of the rows may have, since all rows are padded to as many."""
+    return max(_FREE_CELLS, _CELLS_PER_LABEL * (rows + values)) // rows
+
+
+def _padded(values: NDArray[np.int64] | Strings, filled: NDArray[np.bool_]) -> NDArray[np.int64] | Strings:
+    """A table of -1 or "" with the values, in their order, where it is `filled`."""
+    if isinstance(values, Strings):
+        # Empty strings take no bytes, so padding only repeats offsets.
+        sizes = np.zeros(filled.shape, np.int64)
+        sizes[filled] = np.diff(values.offsets)
+        offsets = np.zeros(sizes.size + 1, np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        return Strings(offsets, values.utf8)
+    padded = np.full(filled.shape, -1, np.int64)
+    padded[filled] = values
+    return padded.reshape(-1)
 
 
 class Source(Protocol):

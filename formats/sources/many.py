@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from mmdiff.formats.errors import CountMismatch, UnreadableSource, WidthMismatch
-from mmdiff.formats.sources.base import Column, Matrix, Rows, Source
+from mmdiff.formats.errors import BadLabels, CountMismatch, UnreadableSource, WidthMismatch
+from mmdiff.formats.sources.base import Column, Matrix, Rows, Source, most_per_row
 from mmdiff.formats.sources.columns.parquet import read_parquet_column
 from mmdiff.formats.sources.npy import NpySource
 from mmdiff.formats.sources.parquet import open_parquet
@@ -74,7 +74,7 @@ class Concatenated(Matrix):
             if column is None:
                 return None
             columns.append(column)
-        return concatenate_columns(columns)
+        return concatenate_columns(columns, self.name)
 
 
 def _common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
@@ -83,13 +83,25 @@ def _common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
     return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
 
 
-def concatenate_columns(columns: Sequence[Column]) -> Column:
-    """Joins columns of one value per row; strings if any of them holds strings."""
+def concatenate_columns(columns: Sequence[Column], name: str) -> Column:
+    """Joins columns, with as many values per row as the widest has; strings if any of them holds strings."""
+    if len(columns) == 1:
+        return columns[0]
+    per_row = max(column.per_row for column in columns)
+    if any(column.per_row < per_row for column in columns):
+        rows = sum(map(len, columns))
+        most = most_per_row(rows, sum(len(column.values) for column in columns))
+        if per_row > most:
+            raise BadLabels(
+                f"{name}: a row with {per_row:,} labels. All {rows:,} rows are padded to as many, so {most:,} is the most. "
+                "Keep the most important labels of such rows."
+            )
+        columns = [column.widened(per_row) for column in columns]
     integers = [column.values for column in columns if not isinstance(column.values, Strings)]
     if len(integers) == len(columns):
-        return Column(np.concatenate(integers))
+        return Column(np.concatenate(integers), per_row)
     texts = [column.values if isinstance(column.values, Strings) else _as_text(column.values) for column in columns]
-    return Column(concatenate_strings(texts))
+    return Column(concatenate_strings(texts), per_row)
 
 
 def concatenate_strings(parts: Sequence[Strings]) -> Strings:
@@ -147,7 +159,7 @@ class ClipSource(Concatenated):
         if self.id_column is None:
             return None
         paths = (self._metadata[number] for number in sorted(self._metadata))
-        return concatenate_columns([read_parquet_column(path, self.id_column) for path in paths])
+        return concatenate_columns([read_parquet_column(path, self.id_column) for path in paths], self.name)
 
 
 def _numbered(folder: Path, stem: str, ending: str) -> dict[int, Path]:

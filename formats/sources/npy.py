@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.base import Matrix, Rows
-from mmdiff.formats.sources.rawfile import RawFile, pread_into
+from mmdiff.formats.sources.rawfile import Bytes, RawFile, expect_data, first_bytes
 from mmdiff.formats.storage.direct import page_aligned
 
 # numpy's own limit: the header is parsed as Python syntax, which is neither safe nor fast for megabytes.
@@ -37,14 +37,14 @@ class NpyHeader:
     data_start: int
 
 
-def read_header(file: RawFile) -> NpyHeader:
+def read_header(file: Bytes) -> NpyHeader:
     """Reads the header; raises UnreadableSource unless the size of the file agrees with it."""
-    head = file.head(12 + MAX_HEADER)
+    start = first_bytes(file, 12 + MAX_HEADER)
     try:
-        version = npy_format.read_magic(io.BytesIO(head))
+        version = npy_format.read_magic(io.BytesIO(start))
     except ValueError as error:
         raise UnreadableSource(
-            f"{file.name}: not a .npy file, it starts with {head[:8]!r} and not with {npy_format.MAGIC_PREFIX!r}. "
+            f"{file.name}: not a .npy file, it starts with {start[:8]!r} and not with {npy_format.MAGIC_PREFIX!r}. "
             "Write it with numpy.save."
         ) from error
     if version not in READERS:
@@ -53,15 +53,15 @@ def read_header(file: RawFile) -> NpyHeader:
             "with numpy.save."
         )
     length_format, parse = READERS[version]
-    data_start = _header_end(file, head, length_format)
+    data_start = _header_end(file, start, length_format)
     try:
         with warnings.catch_warnings():
             # Headers written by Python 2 (`10L`) raise a warning that does not help the user.
             warnings.simplefilter("ignore")
-            shape, fortran, dtype = parse(io.BytesIO(head[8:data_start]), max_header_size=MAX_HEADER)
+            shape, fortran, dtype = parse(io.BytesIO(start[8:data_start]), max_header_size=MAX_HEADER)
     except Exception as error:  # parsing Python syntax raises many types of errors
         raise UnreadableSource(
-            f"{file.name}: damaged .npy header, {head[10:data_start][:80]!r}. Copy or write it again."
+            f"{file.name}: damaged .npy header, {start[10:data_start][:80]!r}. Copy or write it again."
         ) from error
     if dtype.hasobject:
         raise UnreadableSource(
@@ -73,17 +73,17 @@ def read_header(file: RawFile) -> NpyHeader:
     if any(type(size) is not int or size < 0 for size in shape):
         raise UnreadableSource(f"{file.name}: damaged .npy header, shape {shape}. Copy or write it again.")
     promise = f"the header promises {' x '.join(map(str, shape))} {dtype}"
-    file.expect_data(data_start, math.prod(shape) * dtype.itemsize, promise)
+    expect_data(file, data_start, math.prod(shape) * dtype.itemsize, promise)
     return NpyHeader(shape, fortran, dtype, data_start)
 
 
-def _header_end(file: RawFile, head: bytes, length_format: str) -> int:
+def _header_end(file: Bytes, start: bytes, length_format: str) -> int:
     prefix = 8 + struct.calcsize(length_format)
-    if len(head) < prefix:
+    if len(start) < prefix:
         raise UnreadableSource(
-            f"{file.name}: {len(head)} bytes, expected at least {prefix}. It is truncated: copy or write it again."
+            f"{file.name}: {len(start)} bytes, expected at least {prefix}. It is truncated: copy or write it again."
         )
-    (length,) = struct.unpack_from(length_format, head, 8)
+    (length,) = struct.unpack_from(length_format, start, 8)
     if prefix + length > file.size:
         raise UnreadableSource(
             f"{file.name}: the header should take {prefix + length:,} bytes but the file holds {file.size:,}. "
@@ -97,15 +97,15 @@ def _header_end(file: RawFile, head: bytes, length_format: str) -> int:
     return int(prefix + length)
 
 
-def read_rows(file: RawFile, header: NpyHeader, start: int, stop: int) -> NDArray[Any]:
+def read_rows(file: Bytes, header: NpyHeader, start: int, stop: int) -> NDArray[Any]:
     """Rows start..stop-1 of an array of one or two dimensions, C-contiguous and in native byte order."""
     rows, width = header.shape[0], math.prod(header.shape[1:])
     step = header.dtype.itemsize
     if header.fortran and len(header.shape) > 1:
         columns = np.empty((width, stop - start), header.dtype)
-        with file.opened() as fd:
+        with file.reading() as read_into:
             for j in range(width):
-                pread_into(fd, columns[j], header.data_start + (j * rows + start) * step, file.name)
+                read_into(columns[j], header.data_start + (j * rows + start) * step)
         values = np.ascontiguousarray(columns.T)
     else:
         # Rows that an import stores as they are go to the disk from here, by direct I/O.

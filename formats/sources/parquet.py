@@ -66,6 +66,14 @@ def value_dtype(kind: Any) -> np.dtype[Any] | None:
     return dtype
 
 
+def dtype_of_lists(name: str, kind: Any) -> np.dtype[Any]:
+    """The dtype of the values of a column of embeddings, which must be a list type."""
+    dtype = value_dtype(kind)
+    if dtype is None:
+        raise UnreadableSource(f"{name}: a column of {kind}, expected lists of numbers. Name another.")
+    return dtype
+
+
 class ParquetSource(Matrix):
     """A column of lists: the one that `inner` names, or the only one of readable values."""
 
@@ -74,20 +82,16 @@ class ParquetSource(Matrix):
         self._cache = cache or RowGroupCache()
         with open_parquet(self._file) as opened:
             schema = opened.schema_arrow
-            self._column = _choose_column(str(path), schema, inner)
+            self._column = choose_lists(str(path), schema, inner)
             name = f"{path}::{self._column}"
-            dtype = value_dtype(schema.field(self._column).type)
-            if dtype is None:
-                raise UnreadableSource(
-                    f"{name}: a column of {schema.field(self._column).type}, expected lists of numbers. Name another."
-                )
+            dtype = dtype_of_lists(name, schema.field(self._column).type)
             self._metadata = opened.metadata
             self._sizes = column_sizes(name, self._file, self._column)
             self._starts = np.concatenate([[0], np.cumsum([size.rows for size in self._sizes], dtype=np.int64)])
             for group, size in enumerate(self._sizes):
                 _refuse_large(name, group, size, max(size.values * dtype.itemsize, size.encoded))
             first = next(opened.iter_batches(batch_size=1, columns=[self._column]), None)
-            width = 0 if first is None else len(_checked(name, first.column(0), 0, None, dtype)[0])
+            width = 0 if first is None else len(matrix_of_lists(name, first.column(0), 0, None, dtype)[0])
             super().__init__(name, (self._metadata.num_rows, width), dtype, (path,))
 
     def _read(self, start: int, stop: int) -> Rows:
@@ -113,7 +117,7 @@ class ParquetSource(Matrix):
             _refuse_large(self.name, group, self._sizes[group], rows * self.width * self.dtype.itemsize)
             decoded = np.empty((rows, self.width), self.dtype)
             for batch in opened.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=[self._column]):
-                part = _checked(self.name, batch.column(0), first + done, self.width, self.dtype)
+                part = matrix_of_lists(self.name, batch.column(0), first + done, self.width, self.dtype)
                 decoded[done : done + len(part)] = part
                 done += len(part)
         if done != rows:
@@ -131,7 +135,8 @@ def _refuse_large(name: str, group: int, size: ColumnSize, needed: int) -> None:
         )
 
 
-def _choose_column(name: str, schema: Any, inner: str | None) -> str:
+def choose_lists(name: str, schema: Any, inner: str | None) -> str:
+    """The column of embeddings in an arrow schema: the one that `inner` names, or the only one of lists of readable values."""
     fitting = {
         field.name: f" ({field.type})"
         for field in schema
@@ -140,7 +145,7 @@ def _choose_column(name: str, schema: Any, inner: str | None) -> str:
     return choose(name, inner, schema.names, fitting, f"a column of lists of {READABLE_NAMES}")
 
 
-def _checked(name: str, lists: Any, first: int, width: int | None, dtype: np.dtype[Any]) -> Rows:
+def matrix_of_lists(name: str, lists: Any, first: int, width: int | None, dtype: np.dtype[Any]) -> Rows:
     """The lists as a matrix; refuses null lists, null values, and widths other than that of the first row."""
     lists = getattr(lists, "storage", lists)
     if lists.null_count:

@@ -8,15 +8,50 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource
+
+ReadInto = Callable[[NDArray[Any], int], None]
+"""Fills a C-contiguous array with the bytes at an offset."""
+
+
+class Bytes(Protocol):
+    """Bytes that are read by position from any thread: a file, a part of one, or a member of an archive."""
+
+    name: str
+    size: int
+
+    def read_into(self, array: NDArray[Any], offset: int) -> None:
+        """Fills a C-contiguous array with the bytes at `offset`."""
+
+    def reading(self) -> AbstractContextManager[ReadInto]:
+        """`read_into` for many small reads, which opens the file once."""
+
+
+def first_bytes(file: Bytes, size: int) -> bytes:
+    """The first bytes, fewer if there are fewer."""
+    start = np.empty(min(size, file.size), np.uint8)
+    file.read_into(start, 0)
+    return start.tobytes()
+
+
+def expect_data(file: Bytes, start: int, expected: int, promise: str) -> None:
+    """Raises UnreadableSource unless `expected` bytes follow from `start` on; `promise` says what the header announced."""
+    found = file.size - start
+    if found != expected:
+        verdict = "is truncated" if found < expected else f"has {found - expected:,} bytes too many"
+        raise UnreadableSource(
+            f"{file.name}: {promise} ({expected:,} bytes of data) but the file holds {found:,}. "
+            f"It {verdict}: copy or write it again."
+        )
 
 
 def pread_into(fd: int, array: NDArray[Any], offset: int, name: str) -> None:
@@ -34,7 +69,7 @@ def pread_into(fd: int, array: NDArray[Any], offset: int, name: str) -> None:
 
 
 class RawFile:
-    """A regular file, with the size and modification time it had when it was first opened."""
+    """A regular file, or a part of it, with the size and modification time the file had when it was first opened."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.path = path
@@ -44,8 +79,9 @@ class RawFile:
         # Opening a pipe would block, and reading a folder would fail.
         if not stat.S_ISREG(found.st_mode):
             raise UnreadableSource(f"{self.name}: not a regular file. Give the path of a file on disk.")
-        self.size = found.st_size
+        self.size = self._whole = found.st_size
         self._modified = found.st_mtime_ns
+        self._start = 0
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -62,9 +98,9 @@ class RawFile:
         """Raises UnreadableSource if the file has changed; `fd` is its open descriptor, if there is one."""
         with self._explained():
             found = self.path.stat() if fd is None else os.fstat(fd)
-        if (found.st_size, found.st_mtime_ns) != (self.size, self._modified):
+        if (found.st_size, found.st_mtime_ns) != (self._whole, self._modified):
             raise UnreadableSource(
-                f"{self.name}: the file changed while it was being read (it had {self.size:,} bytes, now "
+                f"{self.name}: the file changed while it was being read (it had {self._whole:,} bytes, now "
                 f"{found.st_size:,}). Start again once nothing writes to it."
             )
 
@@ -79,23 +115,24 @@ class RawFile:
             finally:
                 os.close(fd)
 
+    def within(self, start: int, size: int, name: str) -> RawFile:
+        """A part of this file as a file of its own; it must lie within this one."""
+        if not 0 <= start <= start + size <= self.size:
+            raise UnreadableSource(
+                f"{name}: bytes {start:,} to {start + size:,} of a file of {self.size:,}. It is damaged: copy or write it "
+                "again."
+            )
+        part = copy(self)
+        part.name, part.size, part._start = name, size, self._start + start
+        return part
+
+    @contextmanager
+    def reading(self) -> Iterator[ReadInto]:
+        """`read_into` for many small reads, which opens the file once."""
+        with self.opened() as fd:
+            yield lambda array, offset: pread_into(fd, array, self._start + offset, self.name)
+
     def read_into(self, array: NDArray[Any], offset: int) -> None:
         """Fills a C-contiguous array with the bytes at `offset`."""
-        with self.opened() as fd:
-            pread_into(fd, array, offset, self.name)
-
-    def head(self, size: int) -> bytes:
-        """The first bytes, fewer if the file has fewer."""
-        start = np.empty(min(size, self.size), np.uint8)
-        self.read_into(start, 0)
-        return start.tobytes()
-
-    def expect_data(self, start: int, expected: int, promise: str) -> None:
-        """Raises UnreadableSource unless `expected` bytes follow from `start` on; `promise` says what the header announced."""
-        found = self.size - start
-        if found != expected:
-            verdict = "is truncated" if found < expected else f"has {found - expected:,} bytes too many"
-            raise UnreadableSource(
-                f"{self.name}: {promise} ({expected:,} bytes of data) but the file holds {found:,}. "
-                f"It {verdict}: copy or write it again."
-            )
+        with self.reading() as read:
+            read(array, offset)

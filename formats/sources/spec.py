@@ -107,5 +107,6 @@ def choose_array(name: str, wanted: str | None, arrays: Arrays) -> str:
 
 def choose_column(name: str, wanted: str | None, columns: Collection[str]) -> str:
     """The column of labels or ids to read: the only one, or the only one named in COLUMN_NAMES."""
-    fitting = {key: "" for key in columns if len(columns) == 1 or key.strip().lower() in COLUMN_NAMES}
+    # Where the wanted column is missing, the message lists all that are there.
+    fitting = {key: "" for key in columns if wanted is not None or len(columns) == 1 or key.strip().lower() in COLUMN_NAMES}
     return choose(name, wanted, columns, fitting, f"a column named {', '.join(COLUMN_NAMES)}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource, WidthMismatch
 from mmdiff.formats.sources.base import Matrix, Rows
-from mmdiff.formats.sources.rawfile import RawFile
+from mmdiff.formats.sources.rawfile import RawFile, expect_data, first_bytes
 
 VECS_DTYPES: dict[str, np.dtype[Any]] = {".fvecs": np.dtype("<f4"), ".bvecs": np.dtype("u1")}
 
@@ -27,7 +27,7 @@ class VecsFile:
     def __init__(self, path: Path, stored: np.dtype[Any]) -> None:
         self._file = RawFile(path)
         self._stored = stored
-        head = self._file.head(HEADER.itemsize)
+        head = first_bytes(self._file, HEADER.itemsize)
         if not head:
             raise UnreadableSource(f"{path}: holds no rows (the file is empty). Check how it was written.")
         if len(head) < HEADER.itemsize:
@@ -93,7 +93,7 @@ class BinSource(Matrix):
     def __init__(self, path: Path) -> None:
         self._file = RawFile(path)
         self._stored = BIN_DTYPES[path.suffix.lower()]
-        head = self._file.head(HEADER_SIZE)
+        head = first_bytes(self._file, HEADER_SIZE)
         if len(head) < HEADER_SIZE:
             raise UnreadableSource(
                 f"{path}: {len(head)} bytes, expected at least {HEADER_SIZE} for the numbers of rows and values. "
@@ -101,7 +101,7 @@ class BinSource(Matrix):
             )
         rows, width = map(int, np.frombuffer(head, "<u4"))
         promise = f"the header promises {rows} x {width} {self._stored}"
-        self._file.expect_data(HEADER_SIZE, rows * width * self._stored.itemsize, promise)
+        expect_data(self._file, HEADER_SIZE, rows * width * self._stored.itemsize, promise)
         super().__init__(str(path), (rows, width), self._stored, (path,))
 
     def _read(self, start: int, stop: int) -> Rows:

@@ -149,9 +149,23 @@ def even_rows_per_chunk(*arrays: tuple[tuple[int, ...], str]) -> int:
     Chunks are as even as whole pages allow, to keep the padding of the last one small. Page units are powers of two, so the
     largest is a multiple of the others.
     """
+    rows, most, unit = _sizes(*arrays)
+    chunks = max(1, math.ceil(rows / most))
+    return max(1, math.ceil(rows / chunks / unit)) * unit
+
+
+def lasting_rows_per_chunk(*arrays: tuple[tuple[int, ...], str]) -> int:
+    """Rows per chunk for arrays that later versions continue: as many as fit CHUNK_BYTES, however many rows there are.
+
+    So full chunks are the same in every later version, which can share them. Rows of less than one chunk get a smaller one.
+    """
+    rows, most, _ = _sizes(*arrays)
+    return even_rows_per_chunk(*arrays) if rows <= most else most
+
+
+def _sizes(*arrays: tuple[tuple[int, ...], str]) -> tuple[int, int, int]:
+    """The rows of arrays, the most rows of a chunk, and the unit that these are a multiple of."""
     first = arrays[0][0]
     rows = first[1] if len(first) == 3 else first[0]
     unit = max(page_unit(shape, dtype) for shape, dtype in arrays)
-    most = max(1, CHUNK_BYTES // max(row_bytes(shape, dtype) for shape, dtype in arrays) // unit) * unit
-    chunks = max(1, math.ceil(rows / most))
-    return max(1, math.ceil(rows / chunks / unit)) * unit
+    return rows, max(1, CHUNK_BYTES // max(row_bytes(shape, dtype) for shape, dtype in arrays) // unit) * unit, unit

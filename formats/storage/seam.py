@@ -31,6 +31,9 @@ Bytes = bytes | NDArray[Any]
 # Attempts to take a lock while other runs remove its folder.
 _ATTEMPTS = 100
 
+# Hard links are not possible: none on this file system, or to this file, or no more of them.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+
 # Bytes that are copied to page-aligned memory at a time, few enough to stay in the processor's cache.
 _COPIED_BYTES = 4 << 20
 
@@ -170,6 +173,22 @@ class Part:
             os.close(self.descriptor)
 
 
+def link_file(source: Path, path: Path) -> bool:
+    """Gives a finished file, which is never written to again, a second name; False where the file system has no hard links.
+
+    The file itself is on disk already; its new name is when the folder of `path` is synced.
+    """
+    with explained(path, f"link {source} there"):
+        path.unlink(missing_ok=True)
+        try:
+            os.link(source, path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return False
+    return True
+
+
 def place_file(path: Path, text: bytes, scratch: Path) -> None:
     """Writes a file that other runs may write at the same time: in `scratch`, a folder of this run alone, then renamed."""
     make_folder(path.parent)
@@ -230,6 +249,13 @@ def remove_empty_folder(folder: Path) -> None:
 def remove_file(path: Path) -> None:
     with explained(path, "remove the file"):
         path.unlink(missing_ok=True)
+
+
+def remove_link(link: Path) -> None:
+    """Removes a symlink for good; what it leads to stays. Anything else in its place is left alone."""
+    if link.is_symlink():
+        remove_file(link)
+        sync_folder(link.parent)
 
 
 def open_lock(path: Path) -> int | None:

@@ -6,8 +6,6 @@ arrays are checked in blocks, so that memory stays bounded. `docs/formats.md` sp
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import UnreadableSource, shortened
 from mmdiff.formats.store.kinds import NUMBER
 from mmdiff.formats.store.shapes import Finding, class_count
+from mmdiff.formats.store.tensors import floats_of, tensor_shapes
 
 if TYPE_CHECKING:
     # A store compares the artifacts it opens with their layouts, and so with these checks.
@@ -37,10 +36,6 @@ _ACCURACIES = ("top1", "top5", "novel_top1", "novel_top5")
 # Marks a missing neighbour in a list, and the bits of a graph index that are the column.
 _NONE, _COLUMN = 0xFFFFFFFF, 0x7FFFFFFF
 
-# Bytes of a value, by the dtypes of safetensors that are accepted, and bounds of a shape.
-_TENSOR_BYTES = {"F32": 4, "I64": 8}
-_MOST_DIMENSIONS, _MOST_LENGTH = 8, 1 << 47
-
 
 def check_descriptors(artifact: Artifact) -> Iterator[Finding]:
     for column in ("ids", "class_names", "dropped_ids"):
@@ -52,6 +47,19 @@ def check_descriptors(artifact: Artifact) -> Iterator[Finding]:
             yield name, "values that occur twice"
 
 
+def check_labels(artifact: Artifact) -> Iterator[Finding]:
+    for column in ("ids", "class_names", "batch_sources"):
+        yield from _check_strings(artifact, column)
+    yield from _check_range(artifact, "labels", -1, class_count(artifact.manifest))
+    if "class_numbers" in artifact and len(np.unique(artifact.array("class_numbers"))) != class_count(artifact.manifest):
+        yield "class_numbers", "values that occur twice"
+    # Batches are numbered from 0, and entries are by batch: each is of the same batch as the one before, or of the next.
+    batch, batches = artifact.array("batch"), artifact.facts["batches"]
+    steps = np.diff(batch, prepend=np.int32(-1), append=np.int32(batches))
+    if (batches or len(batch)) and not (steps[0] == steps[-1] == 1 and np.isin(steps, (0, 1)).all() and len(batch)):
+        yield "batch", f"not the numbers of {batches} batches in turn"
+
+
 def check_pca(artifact: Artifact) -> Iterator[Finding]:
     for name in artifact.manifest.arrays:
         yield from _check_finite(artifact, name)
@@ -61,14 +69,22 @@ def check_cells(artifact: Artifact) -> Iterator[Finding]:
     rows, cells = artifact.spec("vectors").shape[0], artifact.spec("centroids").shape[0]
     yield from _check_permutation("order", artifact.array("order"))
     wrong = list(_check_offsets("offsets", artifact.array("offsets"), rows))
-    yield from wrong
-    if not wrong:
-        expected = np.repeat(np.arange(cells, dtype=np.uint32), np.diff(artifact.array("offsets")))
-        if not np.array_equal(artifact.array("cell_of"), expected):
-            yield "cell_of", "not the cells that the offsets say"
+    yield from wrong or _check_cell_of(artifact.array("offsets"), artifact.array("cell_of"))
     yield from _check_offsets("children", artifact.array("children"), cells)
     for name in ("centroids", "coarse"):
         yield from _check_finite(artifact, name)
+
+
+def _check_cell_of(offsets: NDArray[Any], cell_of: NDArray[Any]) -> Iterator[Finding]:
+    """Every row is in the cell whose offsets enclose it."""
+    for start, block in _blocks(cell_of):
+        stop = start + len(block)
+        first, last = np.searchsorted(offsets, (start, stop - 1), "right") - 1
+        sizes = np.diff(np.clip(offsets[first : last + 2], start, stop))
+        wrong = block != np.repeat(np.arange(first, last + 1, dtype=np.uint32), sizes)
+        if wrong.any():
+            yield "cell_of", f"row {start + int(wrong.argmax())}: not the cell that the offsets say"
+            return
 
 
 def check_partitions(artifact: Artifact) -> Iterator[Finding]:
@@ -137,6 +153,56 @@ def check_scores(artifact: Artifact) -> Iterator[Finding]:
         yield from _check_range(artifact, "top_classes", -1, class_count(artifact.manifest))
 
 
+def check_folds(artifact: Artifact) -> Iterator[Finding]:
+    yield from _check_strings(artifact, "class_names")
+    yield from _check_finite(artifact, "scores")
+    rows = artifact.array("rows")
+    if len(rows) and (rows[0] < 0 or (np.diff(rows) <= 0).any()):
+        yield "rows", "numbers of rows that are negative or do not increase"
+    yield from _check_range(artifact, "fold", 0, artifact.facts["folds"])
+    yield from _check_range(artifact, "labels", -1, class_count(artifact.manifest))
+    curve = artifact.facts["curve"]
+    if len(curve) != len(artifact.facts["planes"]) or not all(_is_point(point) for point in curve):
+        yield "scores", "the manifest does not say how accurate each plane is"
+
+
+def _is_point(point: Any) -> bool:
+    return isinstance(point, dict) and all(type(point.get(key)) in NUMBER for key in ("top1", "top5"))
+
+
+def check_audit(artifact: Artifact) -> Iterator[Finding]:
+    """Rows are rows of the roles, each once; figures are finite; the worst rows come first."""
+    rows = sum(artifact.facts["of"].values())
+    for name in ("rows", "matches"):
+        if name in artifact:
+            yield from _check_range(artifact, name, 0, rows)
+    for name in ("confidence", "predicted_confidence", "doubt", "similarity"):
+        if name in artifact:
+            yield from _check_finite(artifact, name)
+    if len(np.unique(artifact.array("rows"))) != artifact.facts["rows"]:
+        yield "rows", "a row that occurs twice"
+    part = artifact.manifest.parameters["part"]
+    if part == "labels":
+        yield from _check_strings(artifact, "class_names")
+        for name in ("labels", "predicted"):
+            yield from _check_range(artifact, name, 0, class_count(artifact.manifest))
+        if (np.diff(artifact.array("doubt")) > 0).any():
+            yield "doubt", "rows that are not ordered by their doubt"
+    if part == "duplicates":
+        yield from _check_range(artifact, "representative", 0, 2)
+        yield from _check_groups(artifact.array("group"), artifact.array("representative"))
+    if part == "outliers":
+        yield from _check_range(artifact, "named", 0, rows + 1)
+        yield from _check_range(artifact, "reasons", 1, 4)
+
+
+def _check_groups(group: NDArray[Any], representative: NDArray[Any]) -> Iterator[Finding]:
+    """Groups are numbered from 0 in their order, and the first row of each, and no other, represents it."""
+    steps = np.diff(group, prepend=-1)
+    if ((steps != 0) != (representative != 0)).any() or ((steps != 0) & (steps != 1)).any():
+        yield "group", "groups that are not numbered in their order, or whose first row does not represent them"
+
+
 def check_logreg(artifact: Artifact) -> Iterator[Finding]:
     classes, width = class_count(artifact.manifest), artifact.facts["width"]
     yield from _check_strings(artifact, "class_names")
@@ -151,7 +217,7 @@ def check_logreg(artifact: Artifact) -> Iterator[Finding]:
             "safetensors",
             f"not a file of the tensors {', '.join(expected)} for {classes} classes and {shortened(width)} values",
         )
-    elif not all(np.isfinite(_floats(data, name)).all() for name in ("weight", "bias")):
+    elif not all(np.isfinite(floats_of(data, name)).all() for name in ("weight", "bias")):
         yield "safetensors", "weights that are not finite"
 
 
@@ -291,45 +357,3 @@ def _check_range(artifact: Artifact, name: str, low: int, high: int) -> Iterator
             row = start + int(outside[0])
             yield name, f"row {row}: {values[row]} is outside {low}..{high - 1}"
             return
-
-
-def tensor_shapes(data: bytes) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The dtype and shape of each tensor of a safetensors file, read from its header without the library.
-
-    The file is eight bytes with the length of the header, the header (JSON), and the tensors. Each tensor must have the size of
-    its shape, and together they must cover the rest of the file, each byte once.
-    """
-    length = int.from_bytes(data[:8], "little")
-    try:
-        header = json.loads(data[8 : 8 + length])
-        header.pop("__metadata__", None)
-        found = {name: _checked_tensor(entry) for name, entry in header.items()}
-        end = 0
-        for start, stop in sorted(entry["data_offsets"] for entry in header.values()):
-            if start != end:
-                raise ValueError(f"a tensor at {start} behind one that ends at {end}")
-            end = stop
-        if end != len(data) - 8 - length:
-            raise ValueError(f"tensors that end at {end} of {len(data) - 8 - length}")
-        return found
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnreadableSource("not a safetensors file. Make it again.") from error
-
-
-def _floats(data: bytes, name: str) -> NDArray[np.float32]:
-    """A tensor of a safetensors file whose header was checked."""
-    length = int.from_bytes(data[:8], "little")
-    start, stop = json.loads(data[8 : 8 + length])[name]["data_offsets"]
-    return np.frombuffer(data[8 + length + start : 8 + length + stop], "<f4")
-
-
-def _checked_tensor(entry: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
-    dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-    # JSON has fractions, truth values and texts too; a text times a number would fill the memory.
-    if not all(type(n) is int for n in (*shape, start, stop)):
-        raise ValueError("a tensor whose shape or place is not of whole numbers")
-    if len(shape) > _MOST_DIMENSIONS or not all(0 <= n <= _MOST_LENGTH for n in shape):
-        raise ValueError("a tensor of an impossible shape")
-    if not (0 <= start <= stop and stop - start == _TENSOR_BYTES[dtype] * math.prod(shape)):
-        raise ValueError(f"a tensor of shape {shape} at {start} to {stop}")
-    return dtype, shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,16 +54,31 @@ def collect(store: Store) -> list[Garbage]:
     """Removes all garbage, under an exclusive lock. Readers keep the maps they have."""
     with _exclusive(store):
         garbage = find_garbage(store)
-        for item in garbage:
-            doomed = item.folder
-            if doomed.parent == store.objects:
-                # Moved first: a half-removed folder must not look like an object.
-                seam.make_folder(store.work)
-                doomed = store.work / f"removed.{doomed.name}"
-                seam.move_folder(item.folder, doomed)
-            seam.remove_folder(doomed)
-        seam.remove_empty_folder(store.work)
+        _remove(store, [item.folder for item in garbage])
         return garbage
+
+
+@explaining
+def discard(store: Store, object_names: Sequence[str]) -> None:
+    """Removes these objects, as far as they are there and no name refers to them, under an exclusive lock."""
+    if not object_names:
+        return
+    with _exclusive(store):
+        named = {store.object_name(name) for name in store.names()}
+        folders = [store.objects / name for name in object_names if is_object_name(name) and name not in named]
+        _remove(store, [folder for folder in folders if folder.is_dir() and not folder.is_symlink()])
+
+
+def _remove(store: Store, folders: Sequence[Path]) -> None:
+    for folder in folders:
+        doomed = folder
+        if folder.parent == store.objects:
+            # Moved first: a half-removed folder must not look like an object.
+            seam.make_folder(store.work)
+            doomed = store.work / f"removed.{folder.name}"
+            seam.move_folder(folder, doomed)
+        seam.remove_folder(doomed)
+    seam.remove_empty_folder(store.work)
 
 
 @contextmanager
@@ -78,13 +93,16 @@ def _exclusive(store: Store) -> Iterator[None]:
 
 
 def _garbage(folder: Path, why: str) -> Garbage:
-    """A folder and the bytes in it. A run that is still at work may remove files, or all of it, at the same time."""
+    """A folder and the bytes that its removal frees: a chunk that another object shares stays.
+
+    A run that is still at work may remove files, or all of it, at the same time.
+    """
     total = 0
     for parent, _, files in os.walk(folder, onerror=_unless_gone):
         for file in files:
             with suppress(FileNotFoundError):
                 status = Path(parent, file).lstat()
-                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+                total += status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
     return Garbage(folder, total, why)
 
 

@@ -103,9 +103,12 @@ def kind_of(artifact: Artifact, kinds: Kinds) -> Kind:
 # The kinds of artifacts in each folder of names, and those of names that stand for one kind.
 _KINDS_IN = {
     "descriptors": ("descriptors",),
+    "labels": ("labels",),
     "knn": ("knn",),
     "graph": ("graph",),
     "scores": ("scores",),
+    "folds": ("folds",),
+    "audit": ("audit",),
     "models": ("pca", "cells", "logreg"),
     "reports": ("report",),
 }

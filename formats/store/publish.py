@@ -79,11 +79,19 @@ class Draft:
             seam.write_file(note, encode(described))
         seam.make_folder(self._object)
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter:
-        """Declares an array, and finds the chunks that an interrupted run has written."""
+    def array(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        rows_per_chunk: int | None = None,
+        continued: Artifact | None = None,
+    ) -> ArrayWriter:
+        """Declares an array that may begin with the rows of `continued`, and finds the chunks that an interrupted run wrote."""
         writer = ArrayWriter(self.folder_of(name), ArraySpec.fit(shape, dtype, rows_per_chunk))
-        declared = [*self.writers.values(), writer]
-        needed = sum(len(array.missing) * array.spec.file_bytes for array in declared)
+        if continued is not None:
+            writer.share(continued)
+        needed = sum(len(array.missing) * array.spec.file_bytes for array in [*self.writers.values(), writer])
         free = seam.free_bytes(self._object)
         if needed > free:
             raise DiskFull(
@@ -132,14 +140,8 @@ class Draft:
         return found if isinstance(found, dict) else None
 
     def adopt(self, scratch: ArrayWriter, name: str) -> None:
-        """Makes a temporary array an array of the artifact."""
-        folder = self._object / name
-        seam.remove_empty_folder(folder)
-        if not seam.move_folder(scratch.folder, folder) and ArrayWriter(folder, scratch.spec).missing:
-            # A power cut has left part of the array of an interrupted run.
-            seam.remove_folder(folder)
-            seam.move_folder(scratch.folder, folder)
-        self.writers[name] = ArrayWriter(folder, scratch.spec)
+        """Makes a temporary array, complete or adopted before, an array of the artifact."""
+        self.writers[name] = scratch.moved_to(self._object / name)
 
     def values(self, name: str, values: NDArray[Any]) -> None:
         """Writes an array from memory."""
@@ -157,7 +159,7 @@ class Draft:
     @property
     def has_chunks(self) -> bool:
         """Whether the draft holds a finished chunk, a saved part or a checkpoint."""
-        chunks = (path for path in self._object.glob("*/c.*") if path.suffix != ".part")
+        chunks = (path for path in self._object.rglob("c.*") if path.suffix != ".part")
         return self.checkpoint.exists() or any(chunks) or any(self._object.glob("*.json"))
 
     def manifest(self, facts: Json) -> Manifest:
@@ -171,8 +173,7 @@ class Draft:
             name: ArrayEntry(writer.spec, tuple(writer.crcs[chunk] for chunk in range(writer.spec.chunks)))
             for name, writer in self.writers.items()
         }
-        recipe = self.recipe
-        return Manifest(recipe.kind, recipe.schema, recipe.parameters, recipe.inputs, facts, arrays)
+        return Manifest(self.recipe.kind, self.recipe.schema, self.recipe.parameters, self.recipe.inputs, facts, arrays)
 
     def id(self, facts: Json) -> str:
         """The id that the artifact will have. All chunks must be written."""
@@ -286,6 +287,10 @@ class Publication:
                 seam.point(link, target, self._work(name))
             self._unnamed.pop(name, None)
             self._done.add(name)
+
+    def remove_name(self, name: str) -> None:
+        """Takes a name away; its object stays until garbage is collected."""
+        seam.remove_link(self.store.path / name)
 
     def _worth_keeping(self, name: str, error: BaseException | None) -> bool:
         """Whether the work folder of a name holds a draft that a later run can continue.

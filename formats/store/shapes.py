@@ -20,6 +20,17 @@ MOST_NODES = (1 << 31) - 1
 _REPORT_COLUMNS = {"planes": 6, "keys": 12}
 
 
+# The arrays of each audit beside `rows`, and the roles whose rows are numbered through.
+AUDITS = {
+    "labels": ("labels", "predicted", "confidence", "predicted_confidence", "doubt"),
+    "duplicates": ("group", "representative", "similarity"),
+    "leaks": ("matches", "similarity"),
+    "outliers": ("similarity", "named", "reasons"),
+}
+AUDITED_ROLES = ("background", "appended", "seeds", "test")
+_OF_CLASSES = ("class_numbers", "class_names_offsets", "class_names_utf8")
+
+
 def shapes_of_descriptors(manifest: Manifest) -> Iterator[Finding]:
     rows = _rows(manifest, "vectors")
     yield from _counts(manifest, "vectors", rows=rows)
@@ -29,6 +40,24 @@ def shapes_of_descriptors(manifest: Manifest) -> Iterator[Finding]:
     yield from _classes(manifest)
     if "labels" in manifest.arrays and not {"class_numbers", "class_names_offsets"} & manifest.arrays.keys():
         yield "labels", "there is no table of their classes"
+
+
+def shapes_of_labels(manifest: Manifest) -> Iterator[Finding]:
+    entries, batches, share = _rows(manifest, "labels"), _rows(manifest, "batch_times"), manifest.parameters["holdout"]
+    yield from _counts(manifest, "labels", entries=entries)
+    yield from _counts(manifest, "batch_times", batches=batches)
+    yield from _lengths(manifest, "entries", batch=entries, ids=entries)
+    yield from _strings(manifest, "ids", entries)
+    yield from _strings(manifest, "batch_sources", batches)
+    yield from _classes(manifest)
+    if ("ids" in manifest.arrays) == ("ids_offsets" in manifest.arrays):
+        yield "ids", "ids are either numbers or strings, and one of them must be there"
+    if "batch_sources_offsets" not in manifest.arrays:
+        yield "batch_sources_offsets", "missing"
+    if manifest.facts["classes"] != class_count(manifest):
+        yield "class_numbers", f"{class_count(manifest)} classes, where the manifest says {manifest.facts['classes']}"
+    if not 0 <= share < 1 or not 0 <= manifest.parameters["seed"] < 1 << 31:
+        yield "", f"a share of {share} that is held out, with seed {manifest.parameters['seed']}"
 
 
 def shapes_of_pca(manifest: Manifest) -> Iterator[Finding]:
@@ -100,8 +129,9 @@ def shapes_of_graph(manifest: Manifest) -> Iterator[Finding]:
     yield from _lengths(manifest, "edges", weights=edges)
     if _rows(manifest, "indptr") != nodes + 1:
         yield "indptr", f"{_rows(manifest, 'indptr')} offsets for {nodes} nodes"
-    roles = [facts[role] for role in ("background", "seeds", "test")]
-    if min(roles) < 0 or sum(roles) != nodes:
+    # Graphs of earlier versions have no appended rows.
+    roles = [facts["background"], facts.get("appended", 0), facts["seeds"], facts["test"]]
+    if any(type(count) is not int or count < 0 for count in roles) or sum(roles) != nodes:
         yield "scale", f"{nodes} nodes, where the manifest says {' + '.join(map(str, roles))}"
     if "order" in manifest.arrays and _rows(manifest, "order") != facts["background"]:
         yield "order", f"{_rows(manifest, 'order')} entries for {facts['background']} rows of the background"
@@ -129,6 +159,40 @@ def shapes_of_scores(manifest: Manifest) -> Iterator[Finding]:
             yield name, f"of shape {shapes[name]}; expected {shape}"
     if tests and "scores" not in shapes:
         yield "scores", f"missing, where the manifest says {tests} test points"
+
+
+def shapes_of_folds(manifest: Manifest) -> Iterator[Finding]:
+    facts, rows = manifest.facts, _rows(manifest, "rows")
+    if not facts["planes"] or not all(type(plane) is int for plane in facts["planes"]):
+        yield "scores", "the manifest does not say which iterations there are"
+    if not 1 <= facts["folds"] <= max(1, rows):
+        yield "fold", f"{rows} rows in {facts['folds']} folds"
+    yield from _classes(manifest)
+    yield from _counts(manifest, "rows", rows=rows)
+    yield from _lengths(manifest, "rows", fold=rows, labels=rows)
+    shape, expected = manifest.arrays["scores"].spec.shape, (len(facts["planes"]), rows, _rows(manifest, "class_numbers"))
+    if shape != expected:
+        yield "scores", f"of shape {shape}; expected {expected}"
+
+
+def shapes_of_audit(manifest: Manifest) -> Iterator[Finding]:
+    facts, part, rows = manifest.facts, manifest.parameters["part"], _rows(manifest, "rows")
+    if part not in AUDITS:
+        yield "", f"an audit of {part!r}; expected one of {', '.join(AUDITS)}"
+        return
+    for name in AUDITS[part]:
+        if name not in manifest.arrays:
+            yield name, "missing"
+    for name in manifest.arrays:
+        if name not in ("rows", *AUDITS[part], *(_OF_CLASSES if part == "labels" else ())):
+            yield name, f"not part of an audit of {part}"
+    if sorted(facts["of"]) != sorted(AUDITED_ROLES) or not all(
+        type(count) is int and count >= 0 for count in facts["of"].values()
+    ):
+        yield "rows", "the manifest does not say how many rows of each role there are"
+    yield from _classes(manifest)
+    yield from _counts(manifest, "rows", rows=rows)
+    yield from _lengths(manifest, "rows", **dict.fromkeys(AUDITS[part], rows))
 
 
 def shapes_of_logreg(manifest: Manifest) -> Iterator[Finding]:

@@ -51,7 +51,7 @@ from mmdiff.formats.store.manifest import (
 STORE_SCHEMA = 1
 STORE_JSON = group_json({"mmdiff_store": {"schema": STORE_SCHEMA}})
 NAMESPACE_JSON = group_json({})
-NAMESPACES = ("descriptors", "knn", "graph", "scores", "models", "reports")
+NAMESPACES = ("descriptors", "labels", "knn", "graph", "scores", "folds", "audit", "models", "reports")
 
 Checks = Literal["touched", "all", "none"]
 """When the chunks of an artifact are checked: as they are touched, all of them when it is opened, or never."""

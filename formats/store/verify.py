@@ -36,6 +36,9 @@ _ELSEWHERE = "Move it elsewhere."
 _AGAIN = "It may be intact: verify again afterwards."
 _UNUSABLE = (Corrupt, DiskError)
 
+# The rows appended to a background go with it.
+_REMOVED = "descriptors/appended"
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -113,8 +116,9 @@ def verify_frame(store: Store) -> Iterator[Problem]:
 def problems_of_names(store: Store) -> Iterator[Problem]:
     """Names that are lost: their folder has another name, or they are gone although artifacts made from them are here.
 
-    A name is never removed by a run. So a name is lost if the store has its object and an artifact that was made from it, but
-    not the name. Names that nothing was made from leave no such trace.
+    A name is lost if the store has its object and an artifact that was made from it, but not the name. Names that nothing was
+    made from leave no such trace. Only one name is removed by a run: that of rows which were appended to a background, after
+    the background was replaced.
     """
     for path in entries(store.path):
         if path.name not in (*NAMESPACES, "objects", "work") and _holds_names(path):
@@ -128,11 +132,22 @@ def problems_of_names(store: Store) -> Iterator[Problem]:
                 if lost is None or lost in reported or not is_name(lost) or os.path.lexists(store.path / lost):
                     continue
                 for folder in sorted(store.objects.glob(f"{identity}*")):
+                    if lost == _REMOVED and _was_replaced(store, folder.name):
+                        break
                     reported.add(lost)
                     what = f"the name is missing, and {name} was made from its object {folder.name}"
                     remedy = f"Make the link again: ln -s ../objects/{folder.name} {store.path / lost}"
                     yield Problem(lost, None, None, what, f"{remedy}, or remove the names of what was made from it.")
                     break
+
+
+def _was_replaced(store: Store, object_name: str) -> bool:
+    """Whether an object was made from an artifact whose name refers to another one now."""
+    with suppress(*_UNUSABLE):
+        entries_of = store.open_object(_REMOVED, object_name, possible=False).manifest.inputs.values()
+        made_from = [(entry["artifact"], entry["object"]) for entry in entries_of if "artifact" in entry]
+        return any(is_name(name) and store.id(name) not in (None, identity) for name, identity in made_from)
+    return False
 
 
 def problems_of_files(artifact: Artifact, advance: Advance = lambda _: None) -> Iterator[Problem]:

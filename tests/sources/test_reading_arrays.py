@@ -38,7 +38,7 @@ def same(column: Column, expected: Column) -> None:
 # Embeddings.
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(1, 40),
     width=st.integers(1, 20),
@@ -214,7 +214,7 @@ def saved_column(folder: Path, array: NDArray[Any]) -> Column:
 texts = st.one_of(st.lists(INTEGERS | st.just(""), min_size=1), st.lists(WORDS, min_size=1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(given_texts=texts)
 def test_strings_give_the_column_of_a_text_file(tmp_path_factory: pytest.TempPathFactory, given_texts: list[str]) -> None:
     file = tmp_path_factory.mktemp("column") / "x.txt"
@@ -228,7 +228,7 @@ def test_strings_give_the_column_of_a_text_file(tmp_path_factory: pytest.TempPat
     same(column_of(np.array(given_texts, np.dtypes.StringDType()), "labels"), expected)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     numbers=st.lists(st.integers(-1000, 1000), min_size=1),
     dtype=st.sampled_from(["i2", ">i2", "i4", "i8", "f4", ">f8"]),
@@ -244,7 +244,7 @@ def test_numbers_give_the_column_of_a_npy_file(
         same(column_of(each, "labels"), expected)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=22)
 @given(numbers=st.lists(st.none() | st.integers(0, 1000), min_size=1))
 def test_none_and_nan_are_no_value(tmp_path_factory: pytest.TempPathFactory, numbers: list[int | None]) -> None:
     floats = np.array([math.nan if number is None else number for number in numbers])
@@ -255,7 +255,7 @@ def test_none_and_nan_are_no_value(tmp_path_factory: pytest.TempPathFactory, num
         same(column_of(each, "labels"), expected)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=22)
 @given(
     rows=st.one_of(
         st.lists(st.lists(st.integers(0, 99), max_size=4), min_size=1),

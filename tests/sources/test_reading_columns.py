@@ -225,7 +225,7 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.pt", "x"])
 def test_other_files_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    with pytest.raises(UnreadableSource, match=r"x.*read from \.npy, \.txt, \.csv and \.parquet"):
+    with pytest.raises(UnreadableSource, match=r"x.*read from \.npy, \.txt, \.csv, \.parquet, \.arrow"):
         read_column(str(tmp_path / name))
 
 

@@ -23,7 +23,7 @@ def matrix(rows: int, width: int, dtype: str = "f4") -> np.ndarray[Any, Any]:
     return np.random.default_rng(rows * 1000 + width).integers(0, 100, (rows, width)).astype(dtype)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(1, 40),
     width=st.integers(1, 20),
@@ -135,7 +135,7 @@ def test_a_negative_shape_is_refused(tmp_path: Path) -> None:
         NpySource(tmp_path / "x.npy")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=70)
 @given(position=st.integers(0, 127), value=st.integers(0, 255))
 def test_a_damaged_header_is_refused_or_harmless(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
     path = tmp_path_factory.mktemp("npy") / "x.npy"

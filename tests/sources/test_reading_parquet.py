@@ -34,7 +34,7 @@ def write(path: Path, row_group_size: int = 30, **columns: Any) -> None:
     pq.write_table(pa.table(columns), path, row_group_size=row_group_size)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(1, 60),
     width=st.integers(1, 8),

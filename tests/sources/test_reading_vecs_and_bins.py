@@ -25,7 +25,7 @@ def write(path: Path, X: np.ndarray[Any, Any]) -> None:
         path.write_bytes(np.array(X.shape, "<u4").tobytes() + X.tobytes())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(1, 30),
     width=st.integers(1, 20),

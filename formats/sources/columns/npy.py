@@ -1,4 +1,4 @@
-"""Labels or ids from a `.npy` file: integers, whole floats, or fixed-width strings. Pickles are never loaded."""
+"""Labels or ids from arrays of numpy: integers, whole floats, or fixed-width strings. Pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import UnreadableSource
 from mmdiff.formats.sources.base import Column
+from mmdiff.formats.sources.columns.arrow_values import refuse_more
 from mmdiff.formats.sources.columns.integers import int64_or_strings, integers_or_strings, whole_numbers
 from mmdiff.formats.sources.limits import readable
 from mmdiff.formats.sources.many import concatenate_strings
+from mmdiff.formats.sources.members import Members, open_member
 from mmdiff.formats.sources.npy import NpyHeader, read_header, read_rows
-from mmdiff.formats.sources.rawfile import RawFile
+from mmdiff.formats.sources.rawfile import Bytes, RawFile
+from mmdiff.formats.sources.spec import choose_column
 from mmdiff.formats.storage.strings import Strings
 
 # Each fixed-width string takes the space of the longest, so they are converted in blocks.
@@ -29,19 +32,34 @@ _SURROGATES = (0xD800, 0xDFFF)
 def read_npy_column(path: Path) -> Column:
     """A 1-D array, or a 2-D array with several labels per row."""
     file = RawFile(path)
-    header = read_header(file)
+    return column_of_array(file, read_header(file))
+
+
+def read_member_column(path: Path, inner: str | None, members: Members) -> Column:
+    """The array `inner` of a file; by default the only one, or the only one named label, labels, class or id."""
+    name = choose_column(str(path), inner, members)
+    member = open_member(members, name)
+    if member.bfloat16:
+        raise UnreadableSource(f"{path}::{name}: values of type bfloat16, expected integers or strings. Save it as such.")
+    if member.stored is not None:
+        refuse_more(member.file.name, member.file.size, member.stored, (*member.header.shape, 1)[0])
+    return column_of_array(member.file, member.header)
+
+
+def column_of_array(file: Bytes, header: NpyHeader) -> Column:
+    """The column in an array of one or two dimensions."""
     if len(header.shape) not in (1, 2):
         raise UnreadableSource(
-            f"{path}: has {len(header.shape)} dimensions (shape {header.shape}), expected 1, or 2 for several labels "
+            f"{file.name}: has {len(header.shape)} dimensions (shape {header.shape}), expected 1, or 2 for several labels "
             "per row. Save one row per embedding."
         )
     if 0 in header.shape:
-        raise UnreadableSource(f"{path}: holds no rows (shape {header.shape}). Check how it was written.")
+        raise UnreadableSource(f"{file.name}: holds no rows (shape {header.shape}). Check how it was written.")
     with readable(file.name, "labels or ids"):
         return Column(_values(file, header), (*header.shape, 1)[1])
 
 
-def _values(file: RawFile, header: NpyHeader) -> NDArray[np.int64] | Strings:
+def _values(file: Bytes, header: NpyHeader) -> NDArray[np.int64] | Strings:
     if header.dtype.kind in "SU":
         read = partial(read_rows, file, header)
         return integers_or_strings(fixed_width_strings(read, header.shape, header.dtype, file.name))

@@ -6,7 +6,9 @@
 - `.csv`: `file.csv::column`, by default the only column, or the only one named label, labels, class or id. The first row is a
   header, unless no column was named, there is only one, and its first cell is none of label, labels, class, id, ids, name (in
   upper or lower case);
-- Parquet: `file.parquet::column`, with the same rule; lists are several labels per row, null is none.
+- Parquet, Arrow IPC (`.arrow`, `.feather`) and folders of the library datasets: `file.parquet::column`, with the same rule;
+  lists are several labels per row, null is none;
+- `.npz` and `.safetensors`: `file.npz::array`, with the same rule; values as in `.npy`.
 
 The values are integers if all that are not empty are integers, however they are stored; otherwise strings. An empty value
 means "none" and becomes -1 or "". Blanks around the values of text files are dropped.
@@ -23,11 +25,16 @@ from typing import Any
 import numpy as np
 
 from mmdiff.formats.errors import BadLabels, UnreadableSource, shortened
+from mmdiff.formats.sources.arrow import ArrowFile
 from mmdiff.formats.sources.base import Column
+from mmdiff.formats.sources.columns.arrow import read_arrow_column, read_dataset_column
 from mmdiff.formats.sources.columns.integers import MAX_DIGITS, integers_or_strings
-from mmdiff.formats.sources.columns.npy import read_npy_column
+from mmdiff.formats.sources.columns.npy import read_member_column, read_npy_column
 from mmdiff.formats.sources.columns.parquet import read_parquet_column
+from mmdiff.formats.sources.datasets import is_dataset, open_dataset
 from mmdiff.formats.sources.documents import read_json
+from mmdiff.formats.sources.npz import read_npz
+from mmdiff.formats.sources.safetensors import read_tensors
 from mmdiff.formats.sources.spec import choose_column, refuse_inner, split_spec
 from mmdiff.formats.sources.text import read_cells, read_lines
 from mmdiff.formats.storage.strings import Strings
@@ -122,7 +129,13 @@ def read_column(spec: str, rows: int | None = None) -> Column:
 
     `rows` is the number of embeddings, where it is known: a compressed column of another length is not decoded.
     """
-    path, inner = split_spec(spec)
+    return read_part(*split_spec(spec), rows)
+
+
+def read_part(path: Path, inner: str | None, rows: int | None = None) -> Column:
+    """Labels or ids from a file or folder, and the column in it."""
+    if is_dataset(path):
+        return read_dataset_column(open_dataset(path), inner, rows)
     match path.suffix.lower():
         case ".npy":
             refuse_inner(path, inner)
@@ -134,8 +147,14 @@ def read_column(spec: str, rows: int | None = None) -> Column:
             return _of_texts(path, Strings.of(_csv_values(path, inner)))
         case ".parquet":
             return read_parquet_column(path, inner, rows)
+        case ".arrow" | ".feather":
+            return read_arrow_column(ArrowFile(path), inner, rows)
+        case ".npz":
+            return read_member_column(path, inner, read_npz(path))
+        case ".safetensors":
+            return read_member_column(path, inner, read_tensors(path))
     raise UnreadableSource(
-        f"{path}: labels and ids are read from .npy, .txt, .csv and .parquet, "
+        f"{path}: labels and ids are read from .npy, .txt, .csv, .parquet, .arrow, .feather, .npz and .safetensors, "
         f"not from {path.suffix or 'a file without ending'}. Convert it to one of these."
     )
 
