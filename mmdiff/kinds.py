@@ -6,6 +6,7 @@ A new kind, or a new schema version of one, is specified in `docs/formats.md`; i
 
 from __future__ import annotations
 
+from mmdiff.auditing.artifact import audit_statistics, what_audit
 from mmdiff.evaluation.scores import score_statistics, what_scores
 from mmdiff.experiment.results import experiment_statistics, what_experiment
 from mmdiff.export.arrays import write_csr, write_npy, write_npz, write_safetensors
@@ -22,7 +23,9 @@ from mmdiff.inspection.stage import (
     what_descriptors,
     what_pca,
 )
+from mmdiff.labels.journal import journal_statistics, what_labels
 from mmdiff.logreg.model import logreg_statistics, what_logreg
+from mmdiff.validation.held_out import fold_statistics, what_folds
 
 _ARRAY_FILES: dict[str, ArrayWriter] = {".npy": write_npy, ".npz": write_npz}
 
@@ -32,6 +35,12 @@ _ALL = (
         title=what_descriptors,
         statistics=descriptor_statistics,
         exports=Exports({**_ARRAY_FILES, ".parquet": write_parquet, ".csv": write_csv}, main="vectors"),
+    ),
+    Kind(
+        **vars(LAYOUTS["labels", 1]),
+        title=what_labels,
+        statistics=journal_statistics,
+        exports=Exports(_ARRAY_FILES),
     ),
     Kind(
         **vars(LAYOUTS["pca", 1]),
@@ -70,6 +79,18 @@ _ALL = (
         exports=Exports(
             _ARRAY_FILES, main="scores", tables={".parquet": write_predictions_parquet, ".csv": write_predictions_csv}
         ),
+    ),
+    Kind(
+        **vars(LAYOUTS["folds", 1]),
+        title=what_folds,
+        statistics=fold_statistics,
+        exports=Exports(_ARRAY_FILES, main="scores", counted="rows"),
+    ),
+    Kind(
+        **vars(LAYOUTS["audit", 1]),
+        title=what_audit,
+        statistics=audit_statistics,
+        exports=Exports(_ARRAY_FILES, main="rows"),
     ),
     Kind(
         **vars(LAYOUTS["logreg", 1]),

@@ -71,3 +71,15 @@ def printable(value: object) -> str:
         else character
         for character in str(value)
     )
+
+
+def first_sentence(text: object) -> str:
+    """The first sentence of a message: the problem, without the advice.
+
+    Args:
+        text: a message, or an error.
+
+    >>> first_sentence(ValueError("x.npy: no such file. Name another one."))
+    'x.npy: no such file.'
+    """
+    return f"{str(text).partition('. ')[0].rstrip('.')}."

@@ -20,7 +20,7 @@ from mmdiff.building.memory_model import (
     for_graph,
     for_points,
 )
-from mmdiff.building.stage import FLAT, ROLES, Request, checked
+from mmdiff.building.stage import FLAT, Request, checked, joining_points, open_roles
 from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, call
 from mmdiff.formats.storage import seam
 from mmdiff.formats.store.manifest import Json
@@ -73,14 +73,16 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
     """Estimates a build from scratch over all imported rows."""
     request, _ = checked(request)
     store = Store.open(path)
-    roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
+    roles = open_roles(store)
     if not roles.keys() & {"background", "seeds"}:
         raise Missing(f"{path}: nothing to build a graph of. Run first: ", call("add", FILE, role="background"))
     if request.index not in ("auto", "flat"):
         raise BadOption(Parameter("index", request.index), ": only auto and flat can be planned. Leave it out.")
     rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
     vectors = next(iter(roles.values()))["vectors"]
-    points = rows.get("seeds", 0) + (rows.get("test", 0) if request.transductive else 0)
+    if request.merge_appended:
+        rows["background"] = rows.get("background", 0) + rows.pop("appended", 0)
+    points, copied = joining_points(request, rows)
     device = device_for(request.device)
     sizes = Sizes(
         nodes=rows.get("background", 0),
@@ -88,7 +90,7 @@ def plan_build_graph(path: Path, request: Request) -> GraphPlan:
         dtype=vectors.dtype.name,
         k=request.k,
         points=points,
-        transductive=request.transductive,
+        copied=copied,
         on_gpus=device.on_gpus,
     )
     nodes = sizes.nodes + points

@@ -73,8 +73,9 @@ class Stage:
 class Sizes:
     """The sizes that memory follows from.
 
-    `nodes` counts the background; `points` the other nodes: seeds and, when transductive, test points. `index_bytes` is the
-    memory of a Faiss index. `on_gpus` is where rows are compared.
+    `nodes` counts the background; `points` the other nodes: appended rows, seeds and, when transductive, test points; `copied`
+    where they are of several roles and put together in memory. `index_bytes` is the memory of a Faiss index. `on_gpus` is
+    where rows are compared.
     """
 
     nodes: int
@@ -82,7 +83,7 @@ class Sizes:
     dtype: str
     k: int
     points: int = 0
-    transductive: bool = False
+    copied: bool = False
     index_bytes: int = 0
     on_gpus: bool = False
 
@@ -123,7 +124,7 @@ def for_background(sizes: Sizes) -> Stage:
 
 def for_points(sizes: Sizes) -> Stage:
     """`knn/W0` and `knn/test`: as for the background, the points that visit each cell, and lists that wait for the disk."""
-    points = sizes.points * (USUAL_VISITS * 4 * _LONG + (sizes.row_bytes if sizes.transductive else 0))
+    points = sizes.points * (USUAL_VISITS * 4 * _LONG + (sizes.row_bytes if sizes.copied else 0))
     waiting = (WAITING // _PATCH_ARRAYS + 1) * min(PIECE_ROWS, sizes.nodes + sizes.points) * _patched_row(sizes)
     return Stage(PROCESS_BYTES + points + waiting + _LONG * _cells(sizes), _of_lists(sizes.nodes + sizes.points, sizes))
 

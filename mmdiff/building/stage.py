@@ -1,7 +1,7 @@
 """`mmdiff build-graph`: from descriptors to the symmetrised graph W (paper, sections 3.2 and 3.5).
 
 descriptors/background -> models/cells -> knn/BB          off-line: independent of the seeds
-knn/BB + descriptors/seeds -> knn/W0                      on-line: a patch over knn/BB
+knn/BB + descriptors/{appended,seeds} -> knn/W0           on-line: a patch over knn/BB
 all nodes + descriptors/test -> knn/test
 knn/BB patched by knn/W0 -> graph/W
 
@@ -10,7 +10,7 @@ Each stage is made once and found again as long as its inputs and parameters are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.building.appended import notes_on_appended
 from mmdiff.building.memory_model import (
     GRAPH,
     TEST,
@@ -40,6 +41,7 @@ from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.lists import MOST_NODES, ArrayLists, Lists, PatchedLists
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EdgeWeights, Weighting, choose, parameters
+from mmdiff.importing.merging import merge_appended
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn import background as bb
 from mmdiff.knn.cells import order as cell_order
@@ -49,6 +51,7 @@ from mmdiff.knn.faiss_index.factory import index_bytes
 from mmdiff.knn.faiss_index.gpu import require_gpu
 from mmdiff.knn.search.devices import Comparing, device_for
 from mmdiff.knn.targets import left_to_cpu, missed_targets
+from mmdiff.labels.collection import APPENDED, BACKGROUND, appended_rows, has_leftover, remove_leftover, rows_of
 from mmdiff.runtime.executor import Executor, LocalExecutor
 from mmdiff.runtime.find_or_make import input_of, make
 from mmdiff.runtime.parameters import flag, number, random_seed, text, whole
@@ -57,7 +60,10 @@ from mmdiff.runtime.progress import Progress, silent
 SCHEMA = 1
 # `knn/W0` where it is a patch over `knn/BB`.
 PATCH_SCHEMA = 2
-ROLES = ("background", "seeds", "test")
+ROLES = ("background", "appended", "seeds", "test")
+
+# Roles whose rows join the background.
+_JOINING = ("appended", "seeds")
 
 # Up to this many multiply-adds the search is exhaustive: it takes about ten seconds.
 FLAT = 5 * 10**11
@@ -80,15 +86,22 @@ class Request:
     sigma: float | None = None
     lambda_: float | None = None
     transductive: bool = False
+    merge_appended: bool = False
     command: str = "mmdiff build-graph"
+
+    @property
+    def joining(self) -> tuple[str, ...]:
+        """The roles whose rows join the background as nodes."""
+        return (*_JOINING, "test") if self.transductive else _JOINING
 
 
 @dataclass
 class Outcome:
-    """The artifacts of the graph, and the seconds of those that were made now."""
+    """The artifacts of the graph, the seconds of those that were made now, and notes on rows that were appended."""
 
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def summary(self) -> Json:
         return {
@@ -98,7 +111,7 @@ class Outcome:
                 "seconds": round(self.seconds.get(name, 0.0), 3),
                 "bytes": artifact.manifest.bytes_on_disk,
                 "facts": artifact.manifest.facts,
-                "warnings": [*missed_targets(artifact), *left_to_cpu(artifact)],
+                "warnings": [*missed_targets(artifact), *left_to_cpu(artifact), *(self.notes if name == GRAPH else [])],
             }
             for name, artifact in self.artifacts.items()
         }
@@ -108,11 +121,21 @@ class Outcome:
 def build_graph(path: Path, request: Request, progress: Progress = silent, executor: Executor | None = None) -> Outcome:
     """Builds the missing and stale parts of the graph over all imported rows. `executor` searches the background."""
     store = Store.open(path)
-    roles = {role: store.open_artifact(name) for role in ROLES if store.id(name := f"descriptors/{role}") is not None}
     request, weighting = checked(request)
+    roles = open_roles(store)
     _refuse_bad_roles(store, request, roles)
-    with Publication(path, [cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
-        stages = _Stages(publication, request, roles, progress, executor or LocalExecutor())
+    merged = [BACKGROUND, APPENDED] if request.merge_appended else [APPENDED] if has_leftover(store) else []
+    with Publication(path, [*merged, cell_order.NAME, bb.NAME, W0, TEST, GRAPH], request.command) as publication:
+        outcome = Outcome()
+        if request.merge_appended:
+            made = merge_appended(publication, request.command, progress)
+            roles = open_roles(store)
+            if made is not None:
+                outcome.artifacts[BACKGROUND] = made.artifact
+                outcome.seconds |= {} if made.seconds is None else {BACKGROUND: made.seconds}
+        if merged:
+            remove_leftover(publication)
+        stages = _Stages(publication, request, roles, progress, executor or LocalExecutor(), outcome)
         background = stages.background() if "background" in roles else None
         nodes = stages.nodes(background)
         if len(nodes.points):
@@ -120,18 +143,36 @@ def build_graph(path: Path, request: Request, progress: Progress = silent, execu
         if "test" in roles:
             stages.test(nodes)
         stages.graph(nodes, weighting)
-        return stages.outcome
+        if not len(nodes.points):
+            # The graph has no lists over those of the background any more.
+            publication.remove_name(W0)
+        outcome.notes = notes_on_appended(roles, outcome.artifacts)
+        return outcome
+
+
+def open_roles(store: Store) -> dict[str, Artifact]:
+    """The descriptors of a store by role, in the order of the nodes; appended rows of another background are none."""
+    found = {"appended": appended_rows(store)}
+    for role in ("background", "seeds", "test"):
+        found[role] = store.open_artifact(name) if store.id(name := f"descriptors/{role}") is not None else None
+    return {role: artifact for role in ROLES if (artifact := found[role]) is not None}
 
 
 class _Stages:
     """The stages of one run, in order."""
 
     def __init__(
-        self, publication: Publication, request: Request, roles: dict[str, Artifact], progress: Progress, executor: Executor
+        self,
+        publication: Publication,
+        request: Request,
+        roles: dict[str, Artifact],
+        progress: Progress,
+        executor: Executor,
+        outcome: Outcome,
     ) -> None:
         self.publication, self.request, self.roles = publication, request, roles
         self.progress, self.executor = progress, executor
-        self.outcome = Outcome()
+        self.outcome = outcome
         self.device = device_for(request.device)
         self.sizes = _sizes(request, roles, self.device)
         self.memory = _memory(self.sizes, executor.workers)
@@ -166,22 +207,20 @@ class _Stages:
 
     def nodes(self, background: Background | None) -> Nodes:
         """All nodes: the background, then the points that join it."""
-        joining = [role for role in (("seeds", "test") if self.request.transductive else ("seeds",)) if role in self.roles]
-        points = [self.roles[role].array("vectors") for role in joining]
+        points = [self.roles[role].array("vectors") for role in self.request.joining if role in self.roles]
         none: NDArray[Any] = np.empty((0, self.sizes.width), np.float32)
         together = np.concatenate(points) if len(points) > 1 else points[0] if points else none
         return Nodes(background, together, self.request.k, self.request.recall, self.request.seed)
 
     def completed(self, nodes: Nodes) -> None:
         """On-line: the lists of the nodes that join the background, and those of the background that they enter."""
-        joining = ("seeds", "test") if self.request.transductive else ("seeds",)
-        recipe = self._knn_recipe(W0, SCHEMA if nodes.background is None else PATCH_SCHEMA, *joining)
+        recipe = self._knn_recipe(W0, SCHEMA if nodes.background is None else PATCH_SCHEMA, *self.request.joining)
         self._make(W0, recipe, lambda draft, threads: write_W0(draft, nodes, threads, self.progress))
 
     def test(self, nodes: Nodes) -> None:
         """The lists of the test points."""
         test = self.roles["test"].array("vectors")
-        recipe = self._knn_recipe(TEST, SCHEMA, "seeds", "test")
+        recipe = self._knn_recipe(TEST, SCHEMA, *_JOINING, "test")
         self._make(TEST, recipe, lambda draft, threads: write_test(draft, nodes, test, threads, self.progress))
 
     def graph(self, nodes: Nodes, weighting: Weighting | None) -> None:
@@ -193,8 +232,8 @@ class _Stages:
             facts = symmetrise(lists, draft, self.request.memory, self.progress, weighting)
             if nodes.background is not None:
                 draft.values("order", nodes.background.cells.order)
-            seeds = self.roles["seeds"].spec("vectors").shape[0] if "seeds" in self.roles else 0
-            return {**facts, "background": nodes.border, "seeds": seeds, "test": nodes.count - nodes.border - seeds}
+            counts = {role: rows_of(self.roles[role]) if role in self.roles else 0 for role in _JOINING}
+            return {**facts, "background": nodes.border, **counts, "test": nodes.count - nodes.border - sum(counts.values())}
 
         self._make(GRAPH, recipe, write)
 
@@ -249,7 +288,7 @@ class _Stages:
 
         The lists of test points lead to nothing: the graph only follows them if this run has made the lists of nodes.
         """
-        if name == TEST and not self.outcome.seconds:
+        if name == TEST and not self.outcome.seconds.keys() & self.memory.keys():
             return [TEST]
         return list(self.memory)[list(self.memory).index(name) :]
 
@@ -271,20 +310,26 @@ def _stage_disk(request: Request, sizes: Sizes, roles: dict[str, Artifact]) -> d
 def _sizes(request: Request, roles: dict[str, Artifact], device: Comparing) -> Sizes:
     rows = {role: artifact.spec("vectors").shape[0] for role, artifact in roles.items()}
     spec = next(iter(roles.values())).spec("vectors")
-    nodes, seeds, tests = (rows.get(role, 0) for role in ROLES)
+    nodes = rows.get("background", 0)
     index = _index(request, roles["background"], device) if nodes else "flat"
     chosen = 0 if index in ("flat", "cells") else index_bytes(nodes, spec.shape[1], index)
-    points = seeds + (tests if request.transductive else 0)
+    points, copied = joining_points(request, rows)
     return Sizes(
         nodes=nodes,
         width=spec.shape[1],
         dtype=spec.dtype,
         k=request.k,
         points=points,
-        transductive=request.transductive,
+        copied=copied,
         index_bytes=chosen,
         on_gpus=device.on_gpus,
     )
+
+
+def joining_points(request: Request, rows: Mapping[str, int]) -> tuple[int, bool]:
+    """The number of points that join the background, and whether they are copied: those of several roles are put together."""
+    joining = [rows[role] for role in request.joining if role in rows]
+    return sum(joining), len(joining) > 1
 
 
 def _memory(sizes: Sizes, workers: int) -> dict[str, Stage]:
@@ -304,6 +349,7 @@ def checked(request: Request) -> tuple[Request, Weighting | None]:
         recall=number("recall", request.recall, 0.001, 1, "For example 0.95."),
         seed=random_seed(request.seed),
         transductive=flag("transductive", request.transductive),
+        merge_appended=flag("merge_appended", request.merge_appended),
     )
     weighting = choose(request.edge_weights, request.sigma, request.lambda_)
     if weighting is not None:

@@ -25,6 +25,10 @@ ETAS: tuple[Eta, ...] = get_args(Eta)
 MOST_ITERATIONS = 10_000
 """Iterations of a diffusion; labels are spread over the whole graph long before."""
 
+AUTO = "auto"
+MOST_AUTO_ITERATIONS = 10
+"""Iterations that are tried where a store chooses their number."""
+
 COLS_PER_BATCH = 96
 """Columns of a batch unless the user asks for another number; the product sums as many in registers."""
 
@@ -38,7 +42,10 @@ class Domain(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One declared option. `choices` are those of a Literal type; other types have a `domain`."""
+    """One declared option. `choices` are those of a Literal type; other types have a `domain`.
+
+    `auto` says what the value AUTO means; a store replaces it by one of the valid values before it diffuses.
+    """
 
     name: str
     type: Any
@@ -49,6 +56,7 @@ class Option(NamedTuple):
     metavar: str | None
     default_doc: str | None
     in_experiments: bool
+    auto: str | None
 
     @property
     def expected(self) -> str:
@@ -62,6 +70,7 @@ def option(
     metavar: str | None = None,
     default_doc: str | None = None,
     in_experiments: bool = False,
+    auto: str | None = None,
 ) -> Any:
     """Declares a field. `default_doc` describes a default of None; `in_experiments` offers the option in experiment configs."""
     metadata = {
@@ -70,6 +79,7 @@ def option(
         "metavar": metavar,
         "default_doc": default_doc,
         "in_experiments": in_experiments,
+        "auto": auto,
     }
     return field(default=default, metadata=metadata)
 
@@ -110,7 +120,9 @@ class DiffusionOptions:
         5,
         "Number of diffusion iterations. The paper uses 2 to 7.",
         _whole(0, MOST_ITERATIONS)._replace(hint="The paper uses 2 to 7."),
+        metavar="N|auto",
         in_experiments=True,
+        auto=f"`auto` takes the best of 1 to {MOST_AUTO_ITERATIONS} on labels that are held out in folds.",
     )
     cols_per_batch: int | Literal["auto"] | None = option(
         None,

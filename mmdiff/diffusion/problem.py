@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.diffusion.seeds import Seeds
-from mmdiff.formats.errors import FILE, BadLabels, BadOption, CountMismatch, Missing, Parameter, Stale, call
+from mmdiff.formats.errors import BadLabels, BadOption, CountMismatch, Missing, Parameter, Stale, call
 from mmdiff.formats.sources.columns.reading import read_column
 from mmdiff.formats.sources.spec import is_file
 from mmdiff.formats.sources.text import LIST_BYTES, read_lines
@@ -19,21 +20,26 @@ from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.graph.graph import CsrGraph
 from mmdiff.kernels.constants import NONE
-from mmdiff.labels.classes import UNLABELLED, Classes, encode, labels_of
+from mmdiff.labels.classes import UNLABELLED, Classes, encode
+from mmdiff.labels.collection import APPENDED, appended_rows, rows_of
+from mmdiff.labels.label_set import read_label_set
 from mmdiff.runtime.find_or_make import input_of
 from mmdiff.runtime.staleness import require_current
 
-BACKGROUND, SEEDS, TEST, TEST_LISTS = "descriptors/background", "descriptors/seeds", "descriptors/test", "knn/test"
+TEST, TEST_LISTS = "descriptors/test", "knn/test"
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The inputs of a diffusion, as arrays and as entries of a recipe. `neighbors` are the lists of the test points."""
+    """The inputs of a diffusion, as arrays and as entries of a recipe. `neighbors` are the lists of the test points.
+
+    `collection` is the number of rows of the background and of those appended to it: the first of the user's rows.
+    """
 
     graph: CsrGraph
     W: Artifact
-    background: int
+    collection: int
     seeds: Seeds
     classes: Classes
     neighbors: NDArray[np.uint32] | None
@@ -46,14 +52,11 @@ class Problem:
         return 0 if self.neighbors is None else len(self.neighbors)
 
 
-def read_problem(store: Store, labels: str | None, chosen: str | None) -> Problem:
+def read_problem(store: Store, labels: str | None, chosen: str | Sequence[str] | None) -> Problem:
     """The problem of a store; refused if its parts do not fit together. `labels` is a file with a label for each node."""
-    if store.id(GRAPH) is None:
-        raise Missing(f"{store.path}: no graph to spread labels over. Run first: ", call("build_graph"))
-    artifact = store.open_artifact(GRAPH)
-    require_current(store, artifact)
-    _require_rows_of_roles(store, artifact)
+    artifact = open_graph(store)
     inputs: Json = {"W": input_of(artifact)}
+    notes: list[str] = []
     graph = CsrGraph.from_artifact(artifact)
     if labels is not None:
         column = read_column(labels, graph.nodes)
@@ -63,22 +66,13 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
         nodes, path = graph.node_of_row, Path(labels.partition("::")[0])
         inputs["labels"] = fingerprint(path.name, [path])
         seen = {"labels": source_fingerprint([path])}
-    elif (collection := _labelled_background(store, artifact)) is not None:
-        classes, seen = Classes.of(collection).numbered(), {}
-        table = labels_of(collection, classes)
-        nodes = graph.node_of_row[: len(table)]
-        inputs["background"] = input_of(collection)
     else:
-        labelled = _labelled_seeds(store, artifact)
-        classes, seen = Classes.of(labelled), {}
-        table = labels_of(labelled, classes)
-        nodes = artifact.manifest.facts["background"] + np.arange(len(table))
-        inputs["seeds"] = input_of(labelled)
-    columns = _chosen(classes, chosen)
-    # A label of a class that is not chosen counts as none. The last entry is for UNLABELLED, which is -1.
-    place = np.full(len(classes) + 1, UNLABELLED, np.int32)
-    place[columns] = np.arange(len(columns))
-    seeds = Seeds.of(nodes, place[table], len(columns))
+        found = read_label_set(store, artifact).used()
+        classes, table, seen, notes = found.classes, found.labels, {}, found.notes
+        nodes = graph.node_of_row[found.rows]
+        inputs |= found.inputs
+    classes, table = choose_classes(classes, table, chosen)
+    seeds = Seeds.of(nodes, table, len(classes))
     if not len(seeds.columns):
         raise BadLabels(
             "none of the chosen classes has a seed, so there is nothing to spread. Choose others with ",
@@ -86,27 +80,54 @@ def read_problem(store: Store, labels: str | None, chosen: str | None) -> Proble
             ".",
         )
     neighbors = _neighbors(store, artifact, graph, inputs)
-    classes = classes.take(columns)
-    background = artifact.manifest.facts["background"]
+    facts = artifact.manifest.facts
     return Problem(
         graph=graph,
         W=artifact,
-        background=background,
+        collection=facts["background"] + facts.get("appended", 0),
         seeds=seeds,
         classes=classes,
         neighbors=neighbors,
         inputs=inputs,
         source_fingerprint=seen,
-        warnings=_seedless(classes, seeds),
+        warnings=notes + _seedless(classes, seeds),
     )
+
+
+def open_graph(store: Store) -> Artifact:
+    """The graph of a store; refused where it is missing, stale, or of other rows than the store has."""
+    if store.id(GRAPH) is None:
+        raise Missing(f"{store.path}: no graph to spread labels over. Run first: ", call("build_graph"))
+    artifact = store.open_artifact(GRAPH)
+    require_current(store, artifact)
+    _require_rows_of_roles(store, artifact)
+    return artifact
+
+
+def choose_classes(
+    classes: Classes, table: NDArray[np.int32], chosen: str | Sequence[str] | None
+) -> tuple[Classes, NDArray[np.int32]]:
+    """The chosen classes, and labels as indices into them; a label of a class that is not chosen counts as none."""
+    columns = _chosen(classes, chosen)
+    # The last entry is for UNLABELLED, which is -1.
+    place = np.full(len(classes) + 1, UNLABELLED, np.int32)
+    place[columns] = np.arange(len(columns))
+    return classes.take(columns), place[table]
 
 
 def _require_rows_of_roles(store: Store, graph: Artifact) -> None:
     """Compares the nodes of each role with its rows. Imported graphs may be older than the rows."""
     if "source" in graph.manifest.inputs:
         return
+    facts, appended = graph.manifest.facts, appended_rows(store)
+    rows = 0 if appended is None else rows_of(appended)
+    if rows != facts.get("appended", 0):
+        raise Stale(
+            f"{GRAPH}: made with {facts.get('appended', 0):,} appended rows, but {APPENDED} has {rows:,}. "
+            f"Run again: {graph.run['command']}"
+        )
     for role in ("background", "seeds", "test"):
-        nodes = graph.manifest.facts[role]
+        nodes = facts[role]
         if nodes and store.id(f"descriptors/{role}") is not None:
             rows = store.open_artifact(f"descriptors/{role}").spec("vectors").shape[0]
             if rows != nodes:
@@ -116,36 +137,12 @@ def _require_rows_of_roles(store: Store, graph: Artifact) -> None:
                 )
 
 
-def _labelled_background(store: Store, graph: Artifact) -> Artifact | None:
-    """The background, if it is what has labels: there are no seeds, and some of its rows are labelled."""
-    if store.id(SEEDS) is not None or store.id(BACKGROUND) is None:
-        return None
-    background = store.open_artifact(BACKGROUND)
-    if "labels" not in background or background.spec("vectors").shape[0] != graph.manifest.facts["background"]:
-        return None
-    return background if (background.array("labels") != UNLABELLED).any() else None
-
-
-def _labelled_seeds(store: Store, graph: Artifact) -> Artifact:
-    if store.id(SEEDS) is None:
-        raise Missing(f"{store.path}: no seeds, so no labels to spread. Run: ", call("add", FILE, labels=FILE, role="seeds"))
-    seeds = store.open_artifact(SEEDS)
-    if "labels" not in seeds:
-        raise BadLabels(
-            f"{SEEDS}: no labels, so there is nothing to spread. Import the seeds again with ", Parameter("labels", FILE), "."
-        )
-    rows, nodes = seeds.spec("vectors").shape[0], graph.manifest.facts["seeds"]
-    if rows != nodes:
-        raise Stale(f"{GRAPH}: made with {nodes:,} seeds, but {SEEDS} has {rows:,}. Run again: {graph.run['command']}")
-    return seeds
-
-
 def _neighbors(store: Store, artifact: Artifact, graph: CsrGraph, inputs: Json) -> NDArray[np.uint32] | None:
     """The lists of the test points. Test points that are nodes of an imported graph have themselves as their list."""
     tests = artifact.manifest.facts["test"]
     imported = "source" in artifact.manifest.inputs
     if imported and tests:
-        first = artifact.manifest.facts["background"] + artifact.manifest.facts["seeds"]
+        first = graph.nodes - tests
         inputs["test"] = input_of(store.open_artifact(TEST))
         return np.arange(first, first + tests, dtype=np.uint32)[:, None]
     if imported or store.id(TEST) is None:
@@ -161,11 +158,14 @@ def _neighbors(store: Store, artifact: Artifact, graph: CsrGraph, inputs: Json) 
     return lists.index_array("neighbors", below=graph.nodes, none=int(NONE))
 
 
-def _chosen(classes: Classes, chosen: str | None) -> NDArray[np.int64]:
+def _chosen(classes: Classes, chosen: str | Sequence[str] | None) -> NDArray[np.int64]:
     """The columns of the chosen classes, listed by number or name, in the order of the table; all without a list."""
     if chosen is None:
         return np.arange(len(classes))
-    if classes.find(chosen) is not None:
+    listed: Sequence[str]
+    if not isinstance(chosen, str):
+        listed = chosen
+    elif classes.find(chosen) is not None:
         listed = [chosen]
     else:
         listed = read_lines(Path(chosen), LIST_BYTES) if is_file(chosen) else chosen.split(",")

@@ -54,8 +54,9 @@ PURPOSES = {
     "files": "Parquet and HDF5 files",
     "dask": "more than one process or machine",
     "s3": "stores on S3",
-    "report": "thumbnails in reports",
+    "report": "thumbnails in reports, pictures on the page of a store",
     "sklearn": "comparisons with scikit-learn",
+    "web": "the page of a store in a browser",
 }
 # Extras that developers install, and the one that is all others.
 _NOT_FOR_USERS = ("all", "bench", "dev")

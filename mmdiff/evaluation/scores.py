@@ -28,6 +28,9 @@ from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import NAME as GRAPH
 from mmdiff.inspection.distribution import distribution
 from mmdiff.labels.classes import UNLABELLED, Classes, labels_of
+from mmdiff.labels.collection import APPENDED, BACKGROUND
+from mmdiff.labels.journal import NAME as LABELS
+from mmdiff.labels.label_set import read_label_set
 from mmdiff.runtime.staleness import require_current, stale_artifacts
 
 SCHEMA = 1
@@ -191,22 +194,34 @@ def open_truth(store: Store, scores: Scores) -> Truth | None:
 
 
 def _seeded(store: Store, scores: Scores) -> NDArray[np.bool_]:
-    """The columns that have seeds. Class names may include classes without any; classes of a file of labels all occur."""
-    if not _made_from_seeds(store, scores.artifact):
+    """The columns that have labels to learn from. Class names may include classes without any; those of a file all occur."""
+    roles = _labelled_roles(store, scores.artifact)
+    if LABELS in roles:
+        found = read_label_set(store, store.open_artifact(GRAPH)).used()
+        seeded = np.zeros(len(scores.classes) + 1, bool)
+        seeded[found.classes.columns_in(scores.classes)[found.counts() > 0]] = True
+        return seeded[:-1]
+    if SEEDS not in roles:
         return np.ones(len(scores.classes), bool)
-    seeds = store.open_artifact(SEEDS)
-    classes = Classes.of(seeds)
-    labels = labels_of(seeds, classes)
-    present = np.bincount(labels[labels != UNLABELLED], minlength=len(classes)) > 0
-    columns = classes.columns_in(scores.classes)[present]
-    return np.isin(np.arange(len(scores.classes)), columns)
+    seeded = np.zeros(len(scores.classes) + 1, bool)
+    for role in roles:
+        artifact = store.open_artifact(role)
+        if "labels" not in artifact:
+            continue
+        classes = Classes.of(artifact)
+        labels = labels_of(artifact, classes)
+        present = np.bincount(labels[labels != UNLABELLED], minlength=len(classes)) > 0
+        # A class that was not chosen has no column; its mark goes to the entry after the last.
+        seeded[classes.columns_in(scores.classes)[present]] = True
+    return seeded[:-1]
 
 
-def _made_from_seeds(store: Store, artifact: Artifact) -> bool:
-    """Whether scores, or the scores that they were fused from, used the labels of the seeds."""
-    names = [entry["artifact"] for entry in artifact.manifest.inputs.values() if "artifact" in entry]
+def _labelled_roles(store: Store, artifact: Artifact) -> set[str]:
+    """The roles whose labels scores were made from, directly or through the scores that they were fused from."""
+    names = {entry["artifact"] for entry in artifact.manifest.inputs.values() if "artifact" in entry}
     fused = [name for name in names if name.startswith("scores/")]
-    return SEEDS in names or any(_made_from_seeds(store, store.open_artifact(name)) for name in fused)
+    roles = names & {SEEDS, BACKGROUND, APPENDED, LABELS}
+    return roles.union(*(_labelled_roles(store, store.open_artifact(name)) for name in fused))
 
 
 def test_points_of(store: Store, artifact: Artifact) -> str | None:

@@ -95,33 +95,55 @@ def evaluate(store: Store, request: Request, progress: Progress = silent) -> Jso
     tops = checked_top(request.tops)
     wanted = None if request.novel is None else read_classes(request.novel)
     opened, left_out = _open(store, request)
-    prepared = [_prepared(store, scores, wanted, tops) for scores in opened]
-    with progress("evaluating", sum(len(scores.iterations) for scores in opened), "iterations") as advance:
-        evaluations = [one.evaluate(request.per_class, advance) for one in prepared]
+    compared = [Comparison.of(scores, _truth(store, scores), tops, wanted) for scores in opened]
+    evaluations = evaluate_all(compared, request.per_class, progress)
     notes = dict.fromkeys(note for evaluation in evaluations for note in _notes(evaluation, tops))
     return {"scores": evaluations, "notes": [*notes, *left_out]}
 
 
-def _prepared(store: Store, scores: Scores, wanted: Sequence[tuple[str, Place]] | None, tops: list[int]) -> _Evaluation:
-    truth = _truth(store, scores)
-    points = _points(truth, scores.classes)
-    if wanted is None:
-        return _Evaluation(scores, truth, tops, points)
-    columns, own = find_classes(wanted, (scores.classes, truth.classes))
-    # The entry appended to the classes is the one that index -1, no label, finds.
-    novel = np.append(own, False)[truth.own]
-    return _Evaluation(scores, truth, tops, points | {"novel": _novel(novel, columns, own, truth)}, novel)
+def evaluate_all(compared: Sequence[Comparison], per_class: bool, progress: Progress) -> list[Json]:
+    """The evaluations of several scores."""
+    with progress("evaluating", sum(len(one.scores.iterations) for one in compared), "iterations") as advance:
+        return [one.evaluate(per_class, advance) for one in compared]
+
+
+def useless_tops(tops: Sequence[int], classes: int) -> list[str]:
+    """A note for each k that is not below the number of classes."""
+    return [f"top {k} says little: there are only {classes} classes." for k in tops if k >= classes]
 
 
 @dataclass(frozen=True)
-class _Evaluation:
-    """The evaluation of one artifact of scores. `novel` marks the labels that are of novel classes."""
+class Comparison:
+    """Scores and the true classes of their points. `points` counts them, under the key `kind`.
+
+    `novel` marks the labels that are of novel classes.
+    """
 
     scores: Scores
     truth: Truth
     tops: list[int]
     points: Json
     novel: NDArray[np.bool_] | None = None
+    kind: str = "test"
+
+    @classmethod
+    def of(
+        cls,
+        scores: Scores,
+        truth: Truth,
+        tops: list[int],
+        wanted: Sequence[tuple[str, Place]] | None,
+        kind: str = "test",
+        counts: Json | None = None,
+    ) -> Comparison:
+        """With the classes that are wanted as novel, by `read_classes`; `counts` are added to those of the points."""
+        points = _points(truth, scores.classes) | (counts or {})
+        if wanted is None:
+            return cls(scores, truth, tops, points, kind=kind)
+        columns, own = find_classes(wanted, (scores.classes, truth.classes))
+        # The entry appended to the classes is the one that index -1, no label, finds.
+        novel = np.append(own, False)[truth.own]
+        return cls(scores, truth, tops, points | {"novel": _novel(novel, columns, own, truth)}, novel, kind)
 
     def evaluate(self, per_class: bool, advance: Any) -> Json:
         iterations: list[Json] = []
@@ -137,7 +159,7 @@ class _Evaluation:
             "artifact": self.scores.name,
             "object": self.scores.artifact.id,
             "method": self.scores.method,
-            "test": self.points,
+            self.kind: self.points,
             "iterations": iterations,
             "undecided": int((predicted[labelled] == UNLABELLED).sum()),
             "margin": margins(margin[labelled], right[labelled]),
@@ -264,7 +286,7 @@ def _notes(evaluation: Json, tops: Sequence[int]) -> list[str]:
         notes.append(f"{points['classes_without_test_points']:,} of {points['classes']:,} classes have no test points.")
     if "novel" in points and not points["novel"]["points"]:
         notes.append("no test point is of a novel class, so there is no accuracy on them.")
-    notes += [f"top {k} says little: there are only {points['classes']} classes." for k in tops if k >= points["classes"]]
+    notes += useless_tops(tops, points["classes"])
     if evaluation.get("weight_chosen_on"):
         notes.append(
             f"{evaluation['artifact']}: its weight was chosen on these test points, so its accuracy is optimistically biased."

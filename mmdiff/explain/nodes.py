@@ -25,6 +25,9 @@ from mmdiff.labels.ids import Ids, ids_of
 
 _SHOWN = 3
 
+# The roles that have another name for a single row.
+_CALLED = {"seeds": "seed", "appended": "background"}
+
 
 @dataclass(frozen=True)
 class Name:
@@ -38,11 +41,14 @@ class Name:
 
 
 class Nodes:
-    """The nodes of a store's graph: background, seeds, and test points if they are nodes. Rows without ids have numbers."""
+    """The nodes of a store's graph: background, appended rows, seeds, and test points if they are nodes.
+
+    Appended rows are called background too. Rows without ids have numbers.
+    """
 
     def __init__(self, store: Store, order: NDArray[np.uint32] | None) -> None:
         facts = store.open_artifact(GRAPH).manifest.facts
-        self._counts = {role: int(facts[role]) for role in ("background", "seeds", "test")}
+        self._counts = {role: int(facts.get(role, 0)) for role in ("background", "appended", "seeds", "test")}
         self._ids = {role: role_ids(store, role, count) for role, count in self._counts.items()}
         self._order = order
 
@@ -52,7 +58,7 @@ class Nodes:
             if row < count:
                 if role == "background" and self._order is not None:
                     row = int(self._order[row])
-                return Name("seed" if role == "seeds" else role, plain(self._ids[role], row))
+                return Name(_CALLED.get(role, role), plain(self._ids[role], row))
             row -= count
         raise IndexError(node)
 
@@ -68,13 +74,13 @@ def plain(ids: Ids | range, row: int) -> int | str:
     return value if isinstance(value, str) else int(value)
 
 
-def find_row(ids: Ids | range, wanted: str) -> int:
-    """The row of the test point with this id."""
-    rows = _rows(ids, wanted)
+def find_row(ids: Ids | range, wanted: Parameter, what: str) -> int:
+    """The row with the id that a parameter asks for; `what` names the rows in messages."""
+    rows = _rows(ids, str(wanted.value))
     if len(rows):
         return int(rows[0])
     known = ", ".join(str(plain(ids, row)) for row in range(min(_SHOWN, len(ids))))
-    raise BadOption(Parameter("test", wanted), f": no test point has this id. There are {len(ids):,}: {known}, ...")
+    raise BadOption(wanted, f": no {what} has this id. There are {len(ids):,}: {known}, ...")
 
 
 def _rows(ids: Ids | range, wanted: str) -> NDArray[np.int64]:

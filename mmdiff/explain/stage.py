@@ -1,4 +1,4 @@
-"""`mmdiff explain`: the paths on which labels reach a test point (paper, "Qualitative results").
+"""`mmdiff explain`: the paths on which labels reach a test point or a row of the collection (paper, "Qualitative results").
 
 All ids and roles are the user's; nodes of the graph are translated by `Nodes`.
 """
@@ -11,31 +11,36 @@ from difflib import get_close_matches
 from pathlib import Path as FilePath
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmdiff.diffusion.problem import Problem, read_problem
 from mmdiff.diffusion.seeds import Seeds
 from mmdiff.diffusion.variant import Variant
-from mmdiff.evaluation.metrics import predictions, ranks_by_label
-from mmdiff.evaluation.scores import Scores, Truth, full_name, missing_scores, open_scores, open_truth
-from mmdiff.explain.nodes import Images, Name, Nodes, find_row, plain, role_ids
+from mmdiff.evaluation.scores import Scores, full_name, missing_scores
+from mmdiff.explain.nodes import Images, Name, Nodes, find_row, plain
 from mmdiff.explain.paths import Path, Question, Spreading, find_paths
-from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter, Stale, call
+from mmdiff.explain.points import CollectionRows, Points, TestPoints
+from mmdiff.formats.errors import FILE, BadOption, Missing, Parameter, Stale, call
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.fingerprint import fingerprint
 from mmdiff.formats.store.manifest import Json
-from mmdiff.formats.store.store import Store
+from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.labels.classes import UNLABELLED, Classes
+from mmdiff.labels.ids import Ids
 from mmdiff.runtime.parameters import text
+from mmdiff.runtime.staleness import require_current
 
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Request:
-    """Parameters of an explanation. Without `chosen`, the true and the predicted class. `labels` is the diffusion's file."""
+    """Parameters of an explanation of a test point, or of a row of the collection (`id`), by the user's id.
 
-    test: str
+    Without `chosen`, the true and the predicted class are explained. `labels` is the diffusion's file.
+    """
+
+    test: str | None = None
+    id: str | None = None
     chosen: str | None = None
     scores: str = "diffusion"
     labels: str | None = None
@@ -44,161 +49,161 @@ class Request:
 
 @explaining
 def explain(store: Store, request: Request) -> Json:
-    """The explanation of one test point as plain values."""
+    """The explanation of one point as plain values."""
+    if (request.test is None) == (request.id is None):
+        raise BadOption(
+            "nothing to explain, or two things. Give either ",
+            Parameter("test"),
+            ", the id of a test point, or ",
+            Parameter("id_"),
+            ", the id of a row of the collection.",
+        )
     images = None if request.images is None else Images.of(text("images", request.images))
-    explainer = Explainer(store, request.scores, request.labels)
-    row = find_row(explainer.ids, request.test)
+    explainer = Explainer(store, request.scores, request.labels, of_collection=request.test is None)
+    if request.test is not None:
+        row = find_row(explainer.ids, Parameter("test", request.test), "test point")
+    else:
+        row = find_row(explainer.ids, Parameter("id_", request.id), "row of the collection")
     column = None if request.chosen is None else explainer.column(request.chosen)
     found = explainer.explain([row], column)[0]
     if images is not None:
         add_images(found, images)
-    return {"scores": explainer.scores.name, "object": explainer.scores.artifact.id, **found}
+    return {"scores": explainer.name, "object": explainer.artifact.id, **found}
+
+
+def point_of(found: Json) -> Json:
+    """The point that an explanation is about."""
+    point: Json = found["test"] if "test" in found else found["row"]
+    return point
 
 
 def add_images(found: Json, images: Images) -> None:
-    """Adds to the test point and to each step the file or URL of its image, None where there is none."""
-    for step in [found["test"], *(step for path in found["paths"] for step in path["steps"])]:
+    """Adds to the point and to each step the file or URL of its image, None where there is none."""
+    for step in [point_of(found), *(step for path in found["paths"] for step in path["steps"])]:
         step["image"] = images.find(Name(step["role"], step["id"]))
 
 
 class Explainer:
-    """Finds the paths of a diffusion of a store."""
+    """Finds the paths of a diffusion of a store, to its test points or to the rows of the collection."""
 
-    def __init__(self, store: Store, name: str, labels: str | None = None) -> None:
-        self.scores = _diffusion_scores(store, name)
-        self.truth, self.no_truth = _truth(store, self.scores)
-        self.ids = role_ids(store, "test", self.scores.tests)
-        parameters = self.scores.artifact.manifest.parameters
-        problem = _problem(store, self.scores, labels)
+    def __init__(self, store: Store, name: str, labels: str | None = None, of_collection: bool = False) -> None:
+        self.artifact = _diffusion(store, name, of_collection)
+        self.name, self.classes = self.artifact.name, Classes.of(self.artifact)
+        parameters = self.artifact.manifest.parameters
+        problem = _problem(store, self.artifact, labels)
         self.iterations = int(parameters["iterations"])
         self.variant = Variant(**{key: parameters[key] for key in vars(Variant())})
         if self.variant.coupled and parameters.get("eta_applied") != "once":
             raise BadOption(
                 Parameter("scores", name),
                 f": made by a version that applied eta a second time to report it, so these scores have no paths. "
-                f"{self.scores.artifact.remedy}",
+                f"{self.artifact.remedy}",
             )
-        classes = len(self.scores.classes)
-        prior = np.array(parameters["prior"]) if "prior" in parameters else np.full(classes, 1 / classes)
-        if problem.neighbors is None:
-            raise missing_scores(store, self.scores.name, self.scores.artifact.run["command"])
+        prior = np.array(parameters["prior"]) if "prior" in parameters else np.full(len(self.classes), 1 / len(self.classes))
+        self.points = self._points(store, problem, of_collection)
         self.nodes = Nodes(store, problem.graph.order)
         self.spreading = Spreading(
-            problem.graph, _seeds_of(problem, self.scores.classes), self.variant, prior, self.iterations, problem.neighbors
+            problem.graph, _seeds_of(problem, self.classes), self.variant, prior, self.iterations, self.points.neighbors
         )
+
+    def _points(self, store: Store, problem: Problem, of_collection: bool) -> Points:
+        if of_collection:
+            return CollectionRows(store, self.artifact, problem)
+        if problem.neighbors is None:
+            raise missing_scores(store, self.name, self.artifact.run["command"])
+        return TestPoints(store, Scores.of(self.artifact), problem.neighbors)
+
+    @property
+    def ids(self) -> Ids | range:
+        """The ids of the points."""
+        return self.points.ids
 
     def column(self, wanted: str) -> int:
         """The column of a class, by its name or number."""
-        classes = self.scores.classes
-        column = classes.find(wanted)
+        column = self.classes.find(wanted)
         if column is not None:
             return column
-        titles = [classes.title(index) for index in range(len(classes))]
+        titles = [self.classes.title(index) for index in range(len(self.classes))]
         near = get_close_matches(wanted, titles, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"There are {len(titles)}: {', '.join(titles[:_SHOWN])}, ..."
-        raise BadOption(Parameter("class_", wanted), f": {self.scores.name} has no such class. {hint}")
+        raise BadOption(Parameter("class_", wanted), f": {self.name} has no such class. {hint}")
 
     def explain(self, rows: Sequence[int], column: int | None = None) -> list[Json]:
-        """The true classes, the predicted class and the paths of some test points; with `column`, only that class's paths."""
-        scores = self.scores.after()[list(rows)]
-        predicted = predictions(scores)[0].tolist()
+        """The true classes, the predicted class and the paths of some points; with `column`, only that class's paths."""
+        predicted = self.points.predicted(rows)
         asked = [[column] if column is not None else self._classes_of(row, p) for row, p in zip(rows, predicted, strict=True)]
         questions = [Question(row, own) for row, columns in zip(rows, asked, strict=True) for own in columns]
         paths = find_paths(self.spreading, questions) if questions else {}
         return [
             {
                 "iterations": self.iterations,
-                "test": self._point(row, predicted[place]),
-                "paths": [
-                    self._path(row, own, predicted[place], scores[place], paths[Question(row, own)]) for own in asked[place]
-                ],
-                "notes": self._notes(row, predicted[place]),
+                "test" if self.points.role == "test" else "row": self._point(row, predicted[place]),
+                "paths": [self._path(row, own, predicted[place], paths[Question(row, own)]) for own in asked[place]],
+                "notes": self.points.notes(row, predicted[place]),
             }
             for place, row in enumerate(rows)
         ]
 
     def _classes_of(self, row: int, predicted: int) -> list[int]:
         """The true classes, then the predicted one if it is another."""
-        return [column for column in dict.fromkeys([*self._true(row), predicted]) if column != UNLABELLED]
-
-    def _true(self, row: int) -> list[int]:
-        return [] if self.truth is None else [int(label) for label in self.truth.labels[row] if label != UNLABELLED]
+        return [column for column in dict.fromkeys([*self.points.true(row), predicted]) if column != UNLABELLED]
 
     def _point(self, row: int, predicted: int) -> Json:
-        labels = [] if self.truth is None else titles_of(self.truth, self.scores.classes, row)
-        title = None if predicted == UNLABELLED else self.scores.classes.title(predicted)
-        return {"role": "test", "id": plain(self.ids, row), "labels": labels, "predicted": title}
+        title = None if predicted == UNLABELLED else self.classes.title(predicted)
+        identity = plain(self.points.ids, row)
+        return {"role": self.points.role, "id": identity, "labels": self.points.titles(row), "predicted": title}
 
-    def _path(self, row: int, column: int, predicted: int, scores: NDArray[np.float32], path: Path | None) -> Json:
+    def _path(self, row: int, column: int, predicted: int, path: Path | None) -> Json:
+        score, rank = self.points.standing(row, column)
         return {
-            "class": self.scores.classes.title(column),
-            "true": column in self._true(row),
+            "class": self.classes.title(column),
+            "true": column in self.points.true(row),
             "predicted": column == predicted,
-            "score": float(scores[column]),
-            "rank": int(ranks_by_label(scores[None], np.array([[column]]))[0, 0]),
+            "score": score,
+            "rank": rank,
             "own_label": None if path is None else round(path.own, 6),
             "steps": []
             if path is None
             else [{**vars(self.nodes.name(s.node)), "iteration": s.iteration, "share": round(s.share, 6)} for s in path.steps],
         }
 
-    def _notes(self, row: int, predicted: int) -> list[str]:
-        notes = []
-        if self.no_truth is not None:
-            notes.append(self.no_truth)
-        elif self.truth is None or not self.truth.labelled[row]:
-            notes.append("the test point has no label, so its true class is unknown.")
-        elif not self.truth.known[row]:
-            own = ", ".join(titles_of(self.truth, self.scores.classes, row))
-            notes.append(f"the point's true class ({own}) has no seed, so no path begins there.")
-        if predicted == UNLABELLED:
-            notes.append("several classes are best, so none is predicted.")
-        return notes
 
-
-def titles_of(truth: Truth, classes: Classes, row: int) -> list[str]:
-    """The names of the true classes of a test point, as the seeds have them where they do."""
-    pairs = zip(truth.own[row].tolist(), truth.labels[row].tolist(), strict=True)
-    return [
-        truth.classes.title(own) if column == UNLABELLED else classes.title(column)
-        for own, column in pairs
-        if own != UNLABELLED
-    ]
-
-
-def _diffusion_scores(store: Store, name: str) -> Scores:
+def _diffusion(store: Store, name: str, of_collection: bool) -> Artifact:
+    """Current scores of a diffusion."""
     full = full_name(name)
     if store.id(full) is None:
         present = [other for other in store.names() if other.startswith("scores/")]
         if present:
             names = ", ".join(present)
             raise Missing(f"{full}: no such scores in the store {store.path} ({names}). Run first: ", call("diffuse"))
+        if of_collection:
+            raise Missing(f"{full}: nothing has been diffused yet. Run first: ", call("diffuse", predict_nodes=True))
         raise missing_scores(store, full, call("diffuse"))
-    scores = open_scores(store, full)
-    if not scores.has_iterations:
-        raise BadOption(
-            Parameter("scores", name), f": made by {scores.method}, which has no paths. Name the scores of a diffusion."
-        )
-    return scores
+    artifact = store.open_artifact(full)
+    require_current(store, artifact)
+    if artifact.manifest.kind != "scores" or artifact.manifest.parameters["method"] != "diffusion":
+        made = artifact.manifest.parameters.get("method", artifact.manifest.kind)
+        raise BadOption(Parameter("scores", name), f": made by {made}, which has no paths. Name the scores of a diffusion.")
+    if not of_collection and "scores" not in artifact:
+        raise missing_scores(store, artifact.name, artifact.run["command"])
+    return artifact
 
 
-def _truth(store: Store, scores: Scores) -> tuple[Truth | None, str | None]:
-    """The labels of the test points, or why they do not fit the scores: paths do not need labels."""
-    try:
-        return open_truth(store, scores), None
-    except BadLabels as error:
-        return None, str(error)
+def labels_file(artifact: Artifact) -> Json | None:
+    """The fingerprint of the user's file that a diffusion took its labels from; None if they are those of the store."""
+    given: Json = artifact.manifest.inputs.get("labels", {})
+    return given if "source" in given else None
 
 
-def _problem(store: Store, scores: Scores, labels: str | None) -> Problem:
+def _problem(store: Store, artifact: Artifact, labels: str | None) -> Problem:
     """The inputs of the diffusion, which must be those that it was run on."""
-    given = scores.artifact.manifest.inputs.get("labels")
+    given = labels_file(artifact)
     named = Parameter("labels", labels)
     if given is None and labels is not None:
-        raise BadOption(named, f": {scores.name} was made with the labels of the seeds. Leave it out.")
+        raise BadOption(named, f": {artifact.name} was made with the labels of the store. Leave it out.")
     if given is not None and labels is None:
         raise BadOption(
-            f"{scores.name} was made with ",
+            f"{artifact.name} was made with ",
             Parameter("labels", given["source"]),
             ". Name that file here too: ",
             Parameter("labels", FILE),
@@ -206,9 +211,9 @@ def _problem(store: Store, scores: Scores, labels: str | None) -> Problem:
     if labels is not None:
         path = FilePath(labels.partition("::")[0])
         if not path.is_file():
-            raise BadOption(named, f": no such file. Name the one that {scores.name} was made with.")
+            raise BadOption(named, f": no such file. Name the one that {artifact.name} was made with.")
         if fingerprint(path.name, [path]) != given:
-            raise Stale(named, f": not what {scores.name} was made with. {scores.artifact.remedy}")
+            raise Stale(named, f": not what {artifact.name} was made with. {artifact.remedy}")
     return read_problem(store, labels, None)
 
 

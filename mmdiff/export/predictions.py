@@ -1,4 +1,4 @@
-"""Predictions as tables: of background nodes (`diffuse` with `predict_nodes`), and of test points (export of scores).
+"""Predictions as tables: of the collection (`diffuse` with `predict_nodes`), and of test points (export of scores).
 
 Nodes, as Parquet: `id`; `label`, the number of the best class, -1 where no label reaches the node; `name`, where classes have
 names; `classes` and `scores`, the best few classes and their scores in L, best first.
@@ -26,11 +26,11 @@ from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.labels.classes import UNLABELLED, Classes, labels_of
+from mmdiff.labels.collection import Collection
 from mmdiff.labels.ids import ids_of
 from mmdiff.runtime.progress import Progress
 
 _BLOCK_ROWS = 1 << 18
-BACKGROUND = "descriptors/background"
 
 
 def check_predictions(file: Path, store: Store, background: int) -> None:
@@ -45,11 +45,11 @@ def check_predictions(file: Path, store: Store, background: int) -> None:
 
 
 def write_predictions(store: Store, artifact: Artifact, file: Path, progress: Progress) -> Json:
-    """Writes the predictions of the background in the user's row order; counts the rows, and those that labels reach."""
+    """Writes the predictions of the collection in the user's row order; counts the rows, and those that labels reach."""
     pa, parquet = arrow("writing .parquet")
     classes = Classes.of(artifact)
     top, scores = labels_of(artifact, classes, "top_classes"), artifact.array("top_scores")
-    ids: Any = ids_of(store.open_artifact(BACKGROUND)) if store.id(BACKGROUND) is not None else range(len(top))
+    collection = Collection.of(store)
     numbers = np.arange(len(classes)) if classes.numbers is None else classes.numbers
     names = None if classes.names is None else pa.array([*classes.names, None])
     reached = 0
@@ -62,7 +62,7 @@ def write_predictions(store: Store, artifact: Artifact, file: Path, progress: Pr
                 given = best != UNLABELLED
                 offsets = pa.array(np.append(0, np.cumsum(given.sum(axis=1))).astype(np.int32))
                 label = np.where(given[:, 0], numbers[best[:, 0]], UNLABELLED)
-                columns: dict[str, Any] = {"id": _ids(pa, ids, rows), "label": pa.array(label)}
+                columns: dict[str, Any] = {"id": _ids(pa, collection, rows), "label": pa.array(label)}
                 if names is not None:
                     columns["name"] = names.take(pa.array(np.where(given[:, 0], best[:, 0], len(classes))))
                 columns["classes"] = pa.ListArray.from_arrays(offsets, pa.array(numbers[best[given]]))
@@ -77,10 +77,10 @@ def write_predictions(store: Store, artifact: Artifact, file: Path, progress: Pr
     return {"file": str(file), "rows": len(top), "reached": reached}
 
 
-def _ids(pa: Any, ids: Strings | range | NDArray[np.int64], rows: slice) -> Any:
-    if isinstance(ids, Strings):
-        return strings_column(pa, ids.take(np.arange(rows.start, rows.stop)))
-    return pa.array(np.asarray(ids[rows], np.int64))
+def _ids(pa: Any, collection: Collection, rows: slice) -> Any:
+    """The ids of some rows; row numbers where an imported graph has no descriptors."""
+    ids = collection.ids(rows.start, rows.stop) if collection.parts else np.arange(rows.start, rows.stop)
+    return strings_column(pa, ids) if isinstance(ids, Strings) else pa.array(ids)
 
 
 _SCORE_ROWS = 1 << 14

@@ -37,6 +37,12 @@ def fuse(log_p: NDArray[Any], log_q: NDArray[Any], weight: float) -> NDArray[np.
     return np.asarray(weight * log_p.astype(np.float64) + (1 - weight) * log_q, np.float32)
 
 
+def probabilities(logarithms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The probabilities of rows of log-probabilities, which need not be normalised."""
+    wide = np.exp(logarithms.astype(np.float64) - logarithms.max(axis=1, keepdims=True, initial=-np.inf))
+    return np.asarray(wide / wide.sum(axis=1, keepdims=True), np.float32)
+
+
 def hits_by_weight(
     log_p: NDArray[Any], log_q: NDArray[Any], labels: NDArray[np.integer], tops: tuple[int, ...] = (1, 5)
 ) -> NDArray[np.int64]:

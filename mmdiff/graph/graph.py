@@ -1,7 +1,8 @@
 """The graph W = D^-1 (W0 + W0^T) in CSR, without values where weights are constant (paper, section 3.2).
 
-Nodes are in cell order, which is internal. The user's rows are the background in its imported order, then the seeds, then the
-test points where these are nodes. `node_of_row`, `rows_of` and `user_rows` convert between them; `mmdiff.Graph` does so.
+Nodes are in cell order, which is internal. The user's rows are the background in its imported order, then the rows appended to
+it, then the seeds, then the test points where these are nodes. `node_of_row`, `rows_of` and `user_rows` convert between them;
+`mmdiff.Graph` does so.
 
 The entries of a stored graph, `indices` and `weights`, are mapped and not read when it is opened: `touch_rows` checks them
 against their checksums before they are first read, and `bad_row` finds rows that a kernel must not follow.
@@ -46,7 +47,7 @@ class CsrGraph:
 
     An entry of W0 + W0^T is `weights[e]`; without weights it is 2 where the top bit of `indices[e]` marks a reciprocal edge,
     else 1. The entry of W is the same times `scale[row]`. With an `order` (cell order), node i of the background is the user's
-    row `order[i]`; seeds and test points follow the background in either case.
+    row `order[i]`; appended rows, seeds and test points follow the background in either case.
     """
 
     indptr: NDArray[np.int64]

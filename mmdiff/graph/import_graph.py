@@ -1,7 +1,7 @@
 """`mmdiff import-graph`: a graph from elsewhere, as lists of neighbours or as a sparse matrix, becomes `graph/W`.
 
-Row i of the file is node i, in the user's order: the background rows as they were imported, then the seeds, then, optionally,
-the test points. The graph is stored in this order, so an imported graph has no `order` array.
+Row i of the file is node i, in the user's order: the background rows as they were imported, then those appended to them, then
+the seeds, then, optionally, the test points. The graph is stored in this order, so an imported graph has no `order` array.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from mmdiff.graph.lists import MOST_NODES, Block
 from mmdiff.graph.symmetrise import symmetrise
 from mmdiff.graph.weights import EDGE_WEIGHTS, EdgeWeights, Weighting, choose, parameters
 from mmdiff.kernels.constants import COLUMN, NONE
+from mmdiff.labels.collection import appended_rows, rows_of
 from mmdiff.runtime.find_or_make import Run, make, refuse_forecast
 from mmdiff.runtime.progress import Progress, silent
 
@@ -238,18 +239,18 @@ def _open_lists(request: Request) -> FileLists:
 
 def _roles(store: Store, file: Path, nodes: int) -> Json:
     """The number of nodes of each role. Test points are nodes if there are as many nodes as rows of all roles together."""
-    counts = {role: _rows(store, role) for role in ("background", "seeds", "test")}
-    background, seeds, test = counts.values()
-    if background + seeds == 0:
-        return {"background": nodes, "seeds": 0, "test": 0}
-    if nodes == background + seeds:
+    counts = {role: _rows(store, role) for role in ("background", "appended", "seeds", "test")}
+    without_test = sum(counts.values()) - counts["test"]
+    if without_test == 0:
+        return {"background": nodes, "appended": 0, "seeds": 0, "test": 0}
+    if nodes == without_test:
         return {**counts, "test": 0}
-    if nodes == background + seeds + test:
+    if nodes == without_test + counts["test"]:
         return counts
     present = ", ".join(f"{count:,} {role}" for role, count in counts.items() if count)
     raise CountMismatch(
-        f"{file}: {nodes:,} nodes, but the store holds {present}. Give a graph over the background rows, then the seeds, then "
-        "optionally the test points, or use another store."
+        f"{file}: {nodes:,} nodes, but the store holds {present}. Give a graph over the background rows, then those "
+        "appended to it, then the seeds, then optionally the test points, or use another store."
     )
 
 
@@ -267,7 +268,10 @@ def _notes(store: Store, roles: Json) -> list[str]:
 
 def _rows(store: Store, role: str) -> int:
     name = f"descriptors/{role}"
-    return 0 if store.id(name) is None else store.open_artifact(name).spec("vectors").shape[0]
+    if role == "appended":
+        appended = appended_rows(store)
+        return 0 if appended is None else rows_of(appended)
+    return 0 if store.id(name) is None else rows_of(store.open_artifact(name))
 
 
 def _recipe(request: Request, store: Store, roles: Json, weights: Json) -> Recipe:

@@ -68,16 +68,23 @@ def unite(indptr: NDArray[np.int64], indices: NDArray[np.uint32], parents: NDArr
             # The matrix is symmetric: each edge is processed in the row of its larger node.
             if b >= row:
                 break
-            while parents[a] != a:
-                parents[a] = parents[parents[a]]
-                a = parents[a]
-            while parents[b] != b:
-                parents[b] = parents[parents[b]]
-                b = parents[b]
-            if a < b:
-                parents[b] = a
-            else:
-                parents[a] = b
+            a = join(parents, a, b)
+
+
+@kernel
+def join(parents: NDArray[np.uint32], a: np.uint32, b: np.uint32) -> np.uint32:
+    """Joins the components of two nodes, and returns the root of both: the smaller one of their roots."""
+    while parents[a] != a:
+        parents[a] = parents[parents[a]]
+        a = parents[a]
+    while parents[b] != b:
+        parents[b] = parents[parents[b]]
+        b = parents[b]
+    if a < b:
+        parents[b] = a
+        return a
+    parents[a] = b
+    return b
 
 
 @kernel

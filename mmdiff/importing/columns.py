@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadLabels, Corrupt, CountMismatch, StoreError
 from mmdiff.formats.sources.base import Column, Source
+from mmdiff.formats.sources.columns.files import ColumnFiles, find_column
 from mmdiff.formats.sources.columns.integers import MAX_DIGITS
-from mmdiff.formats.sources.columns.reading import is_unicode, read_class_names, read_column
+from mmdiff.formats.sources.columns.reading import is_unicode, read_class_names
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.publish import Draft
@@ -39,16 +40,16 @@ class Given:
     name: str
 
 
-ColumnSpec = str | Given | None
-"""`file`, `file::column`, or values in memory."""
+ColumnSpec = str | ColumnFiles | Given | None
+"""A file, a pattern, or a column of the source by its name; the files found by it; or values in memory."""
 
 ClassNames = str | Mapping[int, str] | None
 """A file of class names, or the names by class number."""
 
 
-def name_of(spec: str | Given) -> str:
+def name_of(spec: str | ColumnFiles | Given) -> str:
     """The name of a column in messages."""
-    return spec.name if isinstance(spec, Given) else spec
+    return spec if isinstance(spec, str) else spec.name
 
 
 def fingerprint_of_names(names: Mapping[int, str]) -> Json:
@@ -84,7 +85,12 @@ class Columns:
 
 
 def read_columns(source: Source, labels: ColumnSpec, ids: ColumnSpec, class_names: ClassNames, role: str) -> Columns:
-    """Reads labels, ids and class names, checked against the rows of the source."""
+    """Reads labels, ids and class names, checked against the rows of the source.
+
+    Class names that come with the labels are used where no others are given.
+    """
+    if class_names is None and isinstance(labels, ColumnFiles):
+        class_names = labels.class_names()
     names = _read_names(class_names)
     indices, classes = None, None
     if labels is not None:
@@ -100,8 +106,10 @@ def read_columns(source: Source, labels: ColumnSpec, ids: ColumnSpec, class_name
     return Columns(indices, classes, check(id_column, where))
 
 
-def _read(spec: str | Given, rows: int) -> Column:
-    return spec.column if isinstance(spec, Given) else read_column(spec, rows)
+def _read(spec: str | ColumnFiles | Given, rows: int) -> Column:
+    if isinstance(spec, Given):
+        return spec.column
+    return (find_column(spec, ()) if isinstance(spec, str) else spec).read(rows)
 
 
 def _read_names(names: ClassNames) -> Mapping[int, str] | None:
@@ -193,17 +201,23 @@ def imported_before(store: Store, name: str) -> Artifact | None:
     return None
 
 
-def notes_on_replacing(store: Store, before: Artifact | None, now: Artifact) -> list[str]:
-    """A note on the rows that an import replaces, and on the artifacts that are stale now.
+def notes_on_replacing(store: Store, before: Artifact | None, now: Artifact, gone: Artifact | None = None) -> list[str]:
+    """A note on the rows that an import replaces, on those that were appended to them and are `gone`, and on stale artifacts.
 
     The same rows in a new space, after another background, need no note: the user was told to import them again.
     """
     if before is None or _given(before) == _given(now):
         return []
-    rows, source = before.spec("vectors").shape[0], before.manifest.inputs["source"]["source"]
+    source = before.manifest.inputs["source"]["source"]
     stale = list(_made_from(store, before.id))
     consequence = f"; made from them, and stale now: {', '.join(stale)}." if stale else "."
-    return [f"{now.name} replaces {rows:,} {'row' if rows == 1 else 'rows'} imported from {source}{consequence}"]
+    also = "" if gone is None else f", and {_counted(gone)} appended to them"
+    return [f"{now.name} replaces {_counted(before)} imported from {source}{also}{consequence}"]
+
+
+def _counted(artifact: Artifact) -> str:
+    rows = artifact.spec("vectors").shape[0]
+    return "1 row" if rows == 1 else f"{rows:,} rows"
 
 
 def _given(artifact: Artifact) -> tuple[Json, Json]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Corrupt, Missing, Parameter, one_of
 from mmdiff.formats.sources.base import Source
+from mmdiff.formats.sources.columns.files import ColumnFiles, find_column
 from mmdiff.formats.sources.opening import open_source
-from mmdiff.formats.sources.spec import split_spec
 from mmdiff.formats.storage.arrays import even_rows_per_chunk
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.array_writer import ArrayWriter
@@ -26,6 +26,7 @@ from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.importing import space as spaces
+from mmdiff.importing.batches import Batch, batches_of
 from mmdiff.importing.columns import (
     ClassNames,
     Columns,
@@ -39,9 +40,12 @@ from mmdiff.importing.columns import (
     read_columns,
 )
 from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
+from mmdiff.importing.same_ids import SameIds, find_same_ids
 from mmdiff.importing.space import Space
 from mmdiff.labels.classes import Classes
-from mmdiff.runtime.find_or_make import Run, make, refuse_forecast
+from mmdiff.labels.collection import APPENDED, remove_leftover
+from mmdiff.labels.journal import NAME as LABELS
+from mmdiff.runtime.find_or_make import Made, Run, make, refuse_forecast
 from mmdiff.runtime.parameters import flag, whole
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.threads import in_threads
@@ -57,10 +61,7 @@ MOST_DIMS = 1 << 20
 _THREADS = 4
 
 # Bytes that a thread reads at a time: before a PCA rows can be many times wider than in their chunk.
-_PIECE_BYTES = 64 << 20
-
-# Raw descriptors are stored in their own dtype, except that float64 becomes float32.
-_RAW_DTYPES = {"float64": "float32"}
+PIECE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Request:
     keep_raw: bool | None = None
     on_bad: Literal["error", "drop"] = "error"
     no_background: bool = False
+    same_ids: bool = False
     command: str = "mmdiff import"
     source_fingerprint: Json | None = None
 
@@ -102,6 +104,12 @@ class Request:
     def open(self) -> Source:
         return open_source(self.sources) if isinstance(self.sources, Sequence) else self.sources
 
+    def with_columns_found(self) -> Request:
+        """The request with the files of its labels and ids, which may be columns of the sources."""
+        tables = self.sources if isinstance(self.sources, Sequence) else ()
+        labels, ids = (find_column(spec, tables) if isinstance(spec, str) else spec for spec in (self.labels, self.ids))
+        return replace(self, labels=labels, ids=ids)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -116,6 +124,14 @@ class Outcome:
     def summary(self) -> Json:
         """The outcome as plain values, for JSON."""
         manifest = self.artifact.manifest
+        if manifest.kind == "labels":
+            return {
+                "artifact": self.artifact.name,
+                "object": self.artifact.id,
+                "reused": self.reused,
+                "seconds": round(self.seconds, 3),
+                "notes": self.notes,
+            }
         vectors = self.artifact.spec("vectors")
         return {
             "artifact": f"descriptors/{manifest.parameters['role']}",
@@ -149,15 +165,26 @@ class Inputs:
 def import_descriptors(path: Path, request: Request, progress: Progress = silent) -> Outcome:
     """Imports one role into the store at `path`. A repeated import is recognised and does nothing."""
     run = Run(request.command)
-    request = _checked(Store(path), request)
+    request = checked(Store(path), request)
     source = request.open()
+    request = request.with_columns_found()
     columns = read_columns(source, request.labels, request.ids, request.class_names, request.role)
     _refuse_other_classes(Store(path), request, columns)
-    inputs = _inputs(request, source)
+    inputs = inputs_of(request, source)
+    twins = find_same_ids(Store(path), request.role, columns, source.name, request.same_ids)
     names = [request.name, spaces.NAME] if request.makes_space else [request.name]
+    names += [] if twins is None else [LABELS]
+    names += [APPENDED] if Store(path).id(APPENDED) is not None and request.role == "background" else []
     with Publication(path, names, request.command) as publication:
-        before = imported_before(publication.store, request.name)
+        before, appended = imported_before(publication.store, request.name), imported_before(publication.store, APPENDED)
+        if before is not None and _is_first_of_merged(request, inputs, before):
+            return Outcome(before, True, 0, run.seconds, [_merged_note(request, before)])
         rows = drop_bad_rows(source, progress) if request.on_bad == "drop" else Kept(source)
+        labelled, notes = (None, []) if twins is None else twins.record(publication, run)
+        if twins is not None:
+            rows = twins.left_out_of(rows)
+            if not rows.rows:
+                return _labels_alone(publication, labelled, run, notes)
         if request.makes_space:
             space = _space_from_rows(publication, request, rows, inputs, run, progress)
         else:
@@ -168,13 +195,24 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
             return columns.facts() | {"rows": rows.rows, "dropped": rows.reasons}
 
         named_with = {spaces.NAME: space} if request.makes_space else {}
-        recipe, disk = _recipe(request, inputs, space), _disk(request, rows)
+        named_with |= {} if labelled is None else {LABELS: labelled.artifact}
+        recipe, disk = _recipe(request, inputs, space, twins), _disk(request, rows)
         made = make(publication, request.name, recipe, run, fill, disk=disk, named_with=named_with)
-        notes = notes_on_replacing(publication.store, before, made.artifact) + notes_on(publication.store, request.role)
+        if APPENDED in names:
+            remove_leftover(publication)
+        gone = appended if publication.store.id(APPENDED) is None else None
+        notes += notes_on_replacing(publication.store, before, made.artifact, gone) + notes_on(publication.store, request.role)
         return Outcome(made.artifact, made.reused, run.entries.get("chunks_found", 0), run.seconds, notes)
 
 
-def _checked(store: Store, request: Request) -> Request:
+def _labels_alone(publication: Publication, labelled: Made | None, run: Run, notes: list[str]) -> Outcome:
+    """The outcome of an import whose rows all stand in the collection: their labels are recorded, and nothing else."""
+    if labelled is not None:
+        publication.link({LABELS: labelled.artifact})
+    return Outcome(publication.store.open_artifact(LABELS), labelled is None, 0, run.seconds, notes)
+
+
+def checked(store: Store, request: Request) -> Request:
     """The request with its values in Python's types. Refuses parameters that contradict each other or the store."""
     one_of("role", request.role, ROLES)
     one_of("dtype", request.dtype, DTYPES)
@@ -186,6 +224,7 @@ def _checked(store: Store, request: Request) -> Request:
         request,
         normalize=flag("normalize", request.normalize),
         no_background=flag("no_background", request.no_background),
+        same_ids=flag("same_ids", request.same_ids),
         keep_raw=None if request.keep_raw is None else flag("keep_raw", request.keep_raw),
         dims=None if request.dims is None else whole("dims", request.dims, 1, MOST_DIMS),
     )
@@ -209,7 +248,7 @@ def _refuse_other_classes(store: Store, request: Request, columns: Columns) -> N
             raise BadLabels(f"{name_of(request.labels)}: ", *error.parts) from None
 
 
-def _inputs(request: Request, source: Source) -> Inputs:
+def inputs_of(request: Request, source: Source) -> Inputs:
     """The fingerprint and state of every input. Inputs in memory have no files whose state could change."""
     inputs = Inputs({}, {})
     if request.source_fingerprint is not None:
@@ -222,9 +261,10 @@ def _inputs(request: Request, source: Source) -> Inputs:
         spec: ColumnSpec | ClassNames = getattr(request, key)
         if isinstance(spec, Given):
             inputs.add(key, spec.fingerprint)
+        elif isinstance(spec, ColumnFiles):
+            inputs.add(key, fingerprint(spec.name_without_folders, spec.files), spec.files)
         elif isinstance(spec, str):
-            files = (split_spec(spec)[0],)
-            inputs.add(key, fingerprint(_without_folder(spec), files), files)
+            inputs.add(key, fingerprint(Path(spec).name, (Path(spec),)), (Path(spec),))
         elif spec is not None:
             inputs.add(key, fingerprint_of_names(spec))
     return inputs
@@ -255,19 +295,41 @@ def _space_from_rows(
     return make(publication, spaces.NAME, recipe, run, fill, before=refuse_full_disk, named_with=None).artifact
 
 
+def _is_first_of_merged(request: Request, inputs: Inputs, background: Artifact) -> bool:
+    """Whether a merged background begins with these rows, imported in the same way: repeating the import drops no others."""
+    parameters = background.manifest.parameters
+    if not isinstance(parameters["on_bad"], list):
+        # A background that was imported, not merged; the record of its run may be what this import repairs.
+        return False
+    batches = batches_of(background)
+    same = batches[0] == Batch(inputs.fingerprints, inputs.states, request.on_bad)
+    stored = {key: parameters[key] for key in ("dtype", "keep_raw")}
+    if len(batches) == 1 or not same or stored != {"dtype": request.dtype, "keep_raw": request.keeps_raw}:
+        return False
+    dims, state = request.dims or spaces.DEFAULT_DIMS, {"source": inputs.states["source"]}
+    recipe = spaces.recipe(inputs.fingerprints["source"], dims, request.normalize, request.on_bad, state)
+    return background.store.open_artifact(spaces.NAME).manifest.follows(recipe)
+
+
+def _merged_note(request: Request, background: Artifact) -> str:
+    rows, source = background.spec("vectors").shape[0], background.manifest.inputs["source"]["source"]
+    return f"{request.name} holds the rows of {source} and others that were merged into it, {rows:,} in all. It stays as it is."
+
+
 def _disk(request: Request, rows: Kept) -> int:
     """Bytes of the vectors, and of the raw descriptors where they are kept."""
     width = min(rows.width, request.dims or spaces.DEFAULT_DIMS)
-    raw = np.dtype(_RAW_DTYPES.get(rows.dtype.name, rows.dtype.name)).itemsize if request.keeps_raw else 0
+    raw = np.dtype(raw_dtype_of(rows)).itemsize if request.keeps_raw else 0
     return rows.rows * (width * np.dtype(request.dtype).itemsize + rows.width * raw)
 
 
-def _recipe(request: Request, inputs: Inputs, space: Artifact) -> Recipe:
+def _recipe(request: Request, inputs: Inputs, space: Artifact, twins: SameIds | None) -> Recipe:
     parameters = {
         "role": request.role,
         "dtype": request.dtype,
         "keep_raw": request.keeps_raw,
         "on_bad": request.on_bad,
+        **({} if twins is None else {"same_ids": twins.digest}),
     }
     pca = {"artifact": spaces.NAME, "object": space.id}
     return Recipe("descriptors", SCHEMA, parameters, {**inputs.fingerprints, "pca": pca}, inputs.states)
@@ -278,7 +340,7 @@ def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: 
     columns.write(draft, rows)
     vectors, raw = _matrices(draft, request, rows, space)
     found = len(vectors.crcs)
-    rows_per_piece = max(1, _PIECE_BYTES // (rows.width * rows.dtype.itemsize))
+    rows_per_piece = max(1, PIECE_BYTES // (rows.width * rows.dtype.itemsize))
 
     def convert(chunk: int) -> int:
         start, stop = vectors.spec.rows(chunk)
@@ -292,7 +354,7 @@ def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: 
             if originals is not None:
                 originals[low - start : high - start] = block
             projected = space.project(block, lambda row, low=low: rows.locate(low + row))  # type: ignore[misc]
-            parts.append(_narrowed(projected, request.dtype, rows, low))
+            parts.append(narrowed(projected, request.dtype, rows, low))
         if raw is not None and originals is not None:
             raw.write(chunk, originals, cached=False)
         vectors.write(chunk, parts[0] if len(parts) == 1 else np.concatenate(parts), cached=False)
@@ -309,7 +371,7 @@ def _write(draft: Draft, request: Request, rows: Kept, columns: Columns, space: 
 def _matrices(draft: Draft, request: Request, rows: Kept, space: Space) -> tuple[ArrayWriter, ArrayWriter | None]:
     """Writers of the vectors and, where they are kept and differ, of the raw descriptors; their chunks hold the same rows."""
     shape, raw_shape = (rows.rows, space.dims), (rows.rows, space.width)
-    raw_dtype = _RAW_DTYPES.get(rows.dtype.name, rows.dtype.name)
+    raw_dtype = raw_dtype_of(rows)
     changed = space.normalize or space.reduction is not None or raw_dtype != request.dtype
     if not draft.recipe.parameters["keep_raw"] or not changed:
         return draft.array("vectors", shape, request.dtype), None
@@ -318,7 +380,12 @@ def _matrices(draft: Draft, request: Request, rows: Kept, space: Space) -> tuple
     return vectors, draft.array("raw", raw_shape, raw_dtype, rows_per_chunk)
 
 
-def _narrowed(values: Any, dtype: str, rows: Kept, start: int) -> Any:
+def raw_dtype_of(rows: Kept) -> str:
+    """The dtype of raw descriptors: their own, except that float64 becomes float32."""
+    return "float32" if rows.dtype == np.float64 else rows.dtype.name
+
+
+def narrowed(values: Any, dtype: str, rows: Kept, start: int) -> Any:
     """Values in the dtype they are stored in, refused where they overflow."""
     if dtype == "float32":
         return values

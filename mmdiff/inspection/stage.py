@@ -28,7 +28,7 @@ def overview(store: Store, kinds: Kinds) -> Json:
     garbage = unnamed(store)
     return {
         "store": str(store),
-        "artifacts": [_line(store, name, kinds) for name in store.names()],
+        "artifacts": [line(store, name, kinds) for name in store.names()],
         "unnamed": [{"folder": str(item.folder), "bytes": item.bytes, "why": item.why} for item in garbage],
     }
 
@@ -38,7 +38,7 @@ def details(store: Store, name: str, kinds: Kinds) -> Json:
     artifact = store.open_artifact(name)
     manifest = artifact.manifest
     return {
-        **_line(store, name, kinds),
+        **line(store, name, kinds),
         "schema": manifest.schema,
         "parameters": manifest.parameters,
         "inputs": manifest.inputs,
@@ -75,7 +75,7 @@ def _plain(value: Any) -> int | str:
     return value if isinstance(value, str) else int(value)
 
 
-def _line(store: Store, name: str, kinds: Kinds) -> Json:
+def line(store: Store, name: str, kinds: Kinds) -> Json:
     """The line of one artifact in the overview."""
     artifact = store.open_artifact(name)
     manifest = artifact.manifest

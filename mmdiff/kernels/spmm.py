@@ -99,13 +99,17 @@ def multiply_rows(
     """
     most = max(1, _SUMS // width)
     longest = 0
-    for i in rows:
+    # The offsets are copied, so that those which were checked are those which are followed.
+    starts, stops = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    for r in range(len(rows)):
+        i = rows[r]
         if i < 0 or i >= len(graph.scale):
             return -1
-        first, stop = graph.indptr[i], graph.indptr[i + 1]
-        if first < 0 or first > stop or stop > len(graph.indices):
+        start, stop = graph.indptr[i], graph.indptr[i + 1]
+        if start < 0 or start > stop or stop > len(graph.indices):
             return -1
-        longest = max(longest, stop - first)
+        starts[r], stops[r] = start, stop
+        longest = max(longest, stop - start)
     edges = max(_EDGES, longest) + AHEAD
     unpacked = UnpackedRows(
         np.empty(edges, np.uint32),
@@ -119,13 +123,14 @@ def multiply_rows(
     sums = np.empty((most + 1) * width, np.float32)
     nonzero, r = 0, 0
     while r < len(rows):
-        count = _unpack(graph, rows[r : r + most], len(source) // width, update.alpha, unpacked)
+        own = slice(r, min(r + most, len(rows)))
+        count = _unpack(graph, rows[own], starts[own], stops[own], len(source) // width, update.alpha, unpacked)
         if count < 0:
             return -1
         chosen = rows[r : r + count]
         if grouped:
             put_in_order(unpacked, len(chosen))
-        following = graph.indptr[chosen[-1] + 1] if contiguous else -1
+        following = stops[r + count - 1] if contiguous else -1
         _sum(unpacked, len(chosen), source, width, sums, graph.indices, graph.weights, following)
         if update.share > 0:
             _update_seeds(chosen, update, width, sums)
@@ -135,28 +140,34 @@ def multiply_rows(
 
 
 @exact_kernel
-def _unpack(graph: GraphArrays, rows: NDArray[np.int64], nodes: int, alpha: np.float32, unpacked: UnpackedRows) -> int:
+def _unpack(
+    graph: GraphArrays,
+    rows: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    nodes: int,
+    alpha: np.float32,
+    unpacked: UnpackedRows,
+) -> int:
     """Unpacks as many of these rows as have room, at least one; returns their number, or -1 where a column is no node."""
     count, edges = 0, 0
-    for i in rows:
-        degree = graph.indptr[i + 1] - graph.indptr[i]
+    for r in range(len(rows)):
+        degree = stops[r] - starts[r]
         if count and edges + degree > len(unpacked.nodes) - AHEAD:
             break
         edges += degree
-        unpacked.factors[count] = graph.scale[i] * alpha
+        unpacked.factors[count] = graph.scale[rows[r]] * alpha
         count += 1
         unpacked.starts[count] = edges
     unpacked.starts[count + 1] = edges
     good = True
-    if rows[count - 1] - rows[0] == count - 1:
-        first = graph.indptr[rows[0]]
-        good = _unpack_edges(graph.indices, graph.weights, first, first + edges, nodes, unpacked, 0)
+    if stops[count - 1] - starts[0] == edges:
+        good = _unpack_edges(graph.indices, graph.weights, starts[0], starts[0] + edges, nodes, unpacked, 0)
     else:
         for r in range(count):
-            first, stop = graph.indptr[rows[r]], graph.indptr[rows[r] + 1]
-            good &= _unpack_edges(graph.indices, graph.weights, first, stop, nodes, unpacked, unpacked.starts[r])
+            good &= _unpack_edges(graph.indices, graph.weights, starts[r], stops[r], nodes, unpacked, unpacked.starts[r])
     # The edges that follow are only prefetched.
-    last = graph.indptr[rows[count - 1] + 1]
+    last = stops[count - 1]
     ahead = graph.indices[last : last + AHEAD]
     for e in range(AHEAD):
         unpacked.nodes[edges + e] = ahead[e] & COLUMN if e < len(ahead) else np.uint32(0)

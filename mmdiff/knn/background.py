@@ -167,23 +167,23 @@ def _by_cells(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searche
     if choice.exact:
         return {**_exactly(draft, artifact, cells, searchers, progress), "tuning": choice.to_json()}
     sample = draw(cells.vectors, k, _HELD_OUT, seed + 2, searchers.device.nearest)
-    recalls = _finished_passes(draft, rows, k)
-    while _another_pass(recalls, choice.passes, target):
+    recalls, last = _finished_passes(draft, rows, k)
+    while last is None or _another_pass(recalls, choice.passes, target):
         number = len(recalls)
         writer = ListWriter.of_pass(draft, rows, k, number)
-        if number == 0:
+        if last is None:
             _fill(writer, VisitedCells(artifact, choice.visits, k), "searching in cells", progress, searchers)
         else:
-            search = NeighboursNeighbours(artifact, choice.visits, ListWriter.of_pass(draft, rows, k, number - 1))
+            search = NeighboursNeighbours(artifact, choice.visits, last)
             _fill(writer, search, f"neighbours' neighbours, pass {number}", progress, searchers)
         recalls.append(sample.recall(writer.mapped()[1][sample.rows]))
         draft.note({"recalls": [astuple(recall) for recall in recalls]})
         # Only this pass reads the lists of the one before; without them, disk does not grow with the number of passes.
         for name in ("neighbors", "similarities"):
             draft.drop(f"pass{number - 1}_{name}")
-    writer = ListWriter.of_pass(draft, rows, k, len(recalls) - 1)
-    draft.adopt(writer.neighbors, "neighbors")
-    draft.adopt(writer.similarities, "similarities")
+        last = writer
+    draft.adopt(last.neighbors, "neighbors")
+    draft.adopt(last.similarities, "similarities")
     steps = [round(recall.value, 5) for recall in recalls]
     measured = with_reached(recalls[-1].to_json(), target)
     return {**measured, "exact": False, "recall_by_pass": steps, "tuning": choice.to_json()}
@@ -197,15 +197,17 @@ def _another_pass(recalls: list[Recall], planned: int, target: float) -> bool:
     return recalls[-1].value < target and len(recalls) <= MOST_PASSES and gains
 
 
-def _finished_passes(draft: Draft, rows: int, k: int) -> list[Recall]:
-    """The recalls of the passes that an interrupted run has finished; none where the lists of the last one are not complete."""
+def _finished_passes(draft: Draft, rows: int, k: int) -> tuple[list[Recall], ListWriter | None]:
+    """The recalls of the passes that an interrupted run has finished, and the lists of the last one.
+
+    There are none where these lists are not complete, neither as those of a pass nor as those of the artifact.
+    """
     recalls = [Recall(*figures) for figures in draft.noted.get("recalls", [])]
-    if recalls:
-        last, adopted = ListWriter.of_pass(draft, rows, k, len(recalls) - 1), ListWriter.declare(draft.scratch, rows, k)
-        pairs = (last.neighbors, adopted.neighbors), (last.similarities, adopted.similarities)
-        if any(a.missing and b.missing for a, b in pairs):
-            return []
-    return recalls
+    if not recalls:
+        return [], None
+    last, adopted = ListWriter.of_pass(draft, rows, k, len(recalls) - 1), ListWriter.declare(draft.scratch, rows, k)
+    pairs = (last.neighbors, adopted.neighbors), (last.similarities, adopted.similarities)
+    return ([], None) if any(a.missing and b.missing for a, b in pairs) else (recalls, last)
 
 
 def _by_factory(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searchers, progress: Progress) -> Json:

@@ -1,10 +1,11 @@
-"""The on-line completion of the graph with seeds and test points: `knn/W0` and `knn/test` (paper, 3.5 and the supplement).
+"""The on-line completion of the graph with points that join it: `knn/W0` and `knn/test` (paper, 3.5 and the supplement).
 
-    W0 = [ W_BB  W_BL ]     rows of the background: their lists in `knn/BB`, which seeds enter
-         [ W_LB  W_LL ]     rows of the seeds: nearest background nodes and nearest seeds, merged
+    W0 = [ W_BB  W_BL ]     rows of the background: their lists in `knn/BB`, which points enter
+         [ W_LB  W_LL ]     rows of the points: nearest background nodes and nearest points, merged
 
-Nodes are the background in cell order, then the seeds, then, when transductive, the test points. `knn/W0` is a patch over
-`knn/BB`: the lists that a seed enters, and those of the seeds. So new seeds do not write the lists of all rows again.
+Nodes are the background in cell order, then the points: rows that were appended to the background, the seeds and, when
+transductive, the test points. `knn/W0` is a patch over `knn/BB`: the lists that a point enters, and those of the points. So new
+points do not write the lists of all rows again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class Background:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All nodes: the background, if there is one, and the points that join it (seeds, and test points when transductive)."""
+    """All nodes: the background, if there is one, and the points that join it.
+
+    These are appended rows, then seeds, then test points when transductive.
+    """
 
     background: Background | None
     points: NDArray[Any]

@@ -8,7 +8,7 @@ from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact
 
 # The measured blocks of lists, and what they are.
-_BLOCKS = {"W_LB": "seeds", "W_BL": "seeds in lists of the background", "W_test": "test points"}
+_BLOCKS = {"W_LB": "{points}", "W_BL": "{points} in lists of the background", "W_test": "test points"}
 
 
 def reached(measured: Json, target: float) -> bool:
@@ -43,9 +43,15 @@ def missed_targets(artifact: Artifact) -> list[str]:
     return [
         f"{artifact.name}: a recall of {_shown(block['recall'])} was reached{of}, but {_shown(target)} was asked for. Search "
         "exactly (index flat), or ask for less recall."
-        for of, block in _measured(manifest.facts)
+        for of, block in _measured(manifest.facts, "appended rows and seeds" if "appended" in manifest.inputs else "seeds")
         if not reached(block, target)
     ]
+
+
+def recalls(artifact: Artifact) -> dict[str, float]:
+    """The measured recall of lists of neighbours, by what it is of."""
+    points = "appended rows and seeds" if "appended" in artifact.manifest.inputs else "seeds"
+    return {f"{artifact.name}{of}": float(block["recall"]) for of, block in _measured(artifact.manifest.facts, points)}
 
 
 def left_to_cpu(artifact: Artifact) -> list[str]:
@@ -58,12 +64,12 @@ def left_to_cpu(artifact: Artifact) -> list[str]:
     return [f"{artifact.name}: {blocks} did not fit the free memory of the GPUs and used the CPU instead."]
 
 
-def _measured(facts: Json) -> Iterator[tuple[str, Json]]:
+def _measured(facts: Json, points: str) -> Iterator[tuple[str, Json]]:
     if "recall" in facts:
         yield "", facts
     for block, what in _BLOCKS.items():
         if "recall" in facts.get(block, {}):
-            yield f" for {what}", facts[block]
+            yield f" for {what.format(points=points)}", facts[block]
 
 
 def _shown(recall: float) -> str:

@@ -76,29 +76,48 @@ class Classes:
         if self.names is not None:
             draft.strings("class_names", Strings.of(self.names))
 
-    def columns_in(self, seeds: Classes) -> NDArray[np.int64]:
-        """The column of each class in the seeds' table, UNLABELLED where no seed has it."""
+    def columns_in(self, seeds: Classes, whose: str = "the seeds") -> NDArray[np.int64]:
+        """The column of each class in the seeds' table, UNLABELLED where no seed has it; `whose` table, for messages."""
         if self.numbers is not None and seeds.numbers is not None:
             place = {int(number): column for column, number in enumerate(seeds.numbers)}
             columns = [place.get(int(number), UNLABELLED) for number in self.numbers]
-            self._refuse_other_names(seeds, columns)
+            self._refuse_other_names(seeds, columns, whose)
         elif self.names is not None and seeds.names is not None:
             named = {name: column for column, name in enumerate(seeds.names)}
             columns = [named.get(name, UNLABELLED) for name in self.names]
         else:
             raise BadLabels(
-                "the labels are names, but the classes of the seeds have numbers only. Import the seeds with class names, or "
+                f"the labels are names, but the classes of {whose} have numbers only. Import {whose} with class names, or "
                 "use numbers here too."
             )
         return np.array(columns, np.int64)
 
-    def _refuse_other_names(self, seeds: Classes, columns: list[int]) -> None:
+    def extended_by(self, other: Classes) -> tuple[Classes, NDArray[np.int64]]:
+        """This table followed by the classes that only `other` has, and the column of each class of `other` in it.
+
+        New classes keep their numbers; where `other` has only names, they get the next numbers that are free. A class with a
+        number only is called by it where others have names.
+        """
+        columns = other.columns_in(self)
+        new = np.flatnonzero(columns == UNLABELLED)
+        columns[new] = len(self) + np.arange(len(new))
+        if not len(new):
+            return self, columns
+        numbers, names = self.numbers, self.names
+        if numbers is not None:
+            following = int(numbers.max(initial=-1)) + 1 + np.arange(len(new))
+            numbers = np.append(numbers, following if other.numbers is None else other.numbers[new])
+        if names is not None:
+            names += tuple(other.title(index) for index in new.tolist())
+        return Classes(numbers, names), columns
+
+    def _refuse_other_names(self, seeds: Classes, columns: list[int], whose: str) -> None:
         if self.names is None or seeds.names is None:
             return
         for index, column in enumerate(columns):
             if column != UNLABELLED and self.names[index] != seeds.names[column]:
                 raise BadLabels(
-                    f"class {seeds.title(column)!r} of the seeds is called {self.names[index]!r} here. "
+                    f"class {seeds.title(column)!r} of {whose} is called {self.names[index]!r} here. "
                     "Use the same class names for all roles."
                 )
 

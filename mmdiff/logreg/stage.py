@@ -1,7 +1,10 @@
-"""`mmdiff logreg`: logistic regression on the seeds, and log-probabilities of the test points (paper, section 4.1).
+"""`mmdiff logreg`: logistic regression on the labelled rows, and its scores of other rows (paper, section 4.1).
 
 descriptors/seeds -> models/logreg
-models/logreg + descriptors/test -> scores/logreg
+models/logreg + descriptors/test -> scores/logreg, log-probabilities of the test points
+
+Where rows of the collection have labels, it learns from all labelled rows, in the space of the graph, and the best classes of
+every row of the collection are part of the scores.
 
 Tuning chooses learning rate, batch size and L2 by the accuracy on held-out seeds. A class with one seed holds none out, but is
 trained on.
@@ -19,15 +22,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.diffusion.engine.top_classes import BYTES_PER_NODE, write_top_classes
 from mmdiff.evaluation.metrics import ranks_of
 from mmdiff.evaluation.scores import SCHEMA as SCORES_SCHEMA
 from mmdiff.evaluation.scores import SEEDS, TEST
-from mmdiff.formats.errors import FILE, BadLabels, BadOption, Missing, Parameter, WidthMismatch, call, one_of
+from mmdiff.formats.errors import BadLabels, BadOption, Parameter, WidthMismatch, one_of
 from mmdiff.formats.storage.disk_errors import explaining
+from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.manifest import Json, Recipe
 from mmdiff.formats.store.publish import Draft, Publication
 from mmdiff.formats.store.store import Artifact, Store
-from mmdiff.labels.classes import Classes, labels_of
+from mmdiff.labels.classes import UNLABELLED, Classes, labels_of
+from mmdiff.labels.label_set import read_label_set
+from mmdiff.labels.rows_by_id import Part, RowsById
 from mmdiff.logreg.model import from_safetensors, to_safetensors
 from mmdiff.logreg.training import (
     DEVICES,
@@ -105,6 +112,8 @@ def _mean_over_classes(hits: NDArray[np.bool_], labels: NDArray[np.int64]) -> fl
 
 SCHEMA = 1
 _FLOAT_BYTES = 4
+# Rows of the collection whose probabilities are in memory at a time.
+_BLOCK_ROWS = 1 << 13
 _TUNED = ("lr", "batch_size", "weight_decay")
 
 
@@ -146,35 +155,73 @@ def logreg(path: Path, request: Request, progress: Progress = silent) -> Outcome
     store = Store.open(path)
     request = _checked(request)
     options = request.options()
-    if store.id(SEEDS) is None:
-        raise Missing(f"{store.path}: there are no seeds. Run first: ", call("add", FILE, labels=FILE, role="seeds"))
-    seeds = store.open_artifact(SEEDS)
+    training = TrainingSet.read(store)
     test = store.open_artifact(TEST) if store.id(TEST) is not None else None
-    if test is not None:
-        _refuse_other_width(seeds, test)
-    _refuse_large_batches(seeds, options)
+    if test is not None and not training.of_collection:
+        _refuse_other_width(store.open_artifact(SEEDS), test)
+    _refuse_large_batches(training, options)
     device = choose_device(load_torch(), request.device)
+    collection = RowsById.of(store).parts if training.of_collection else ()
     model_name, scores_name = f"models/{request.name}", f"scores/{request.name}"
+    scored = test is not None or bool(collection)
     parameters = _parameters(request, options, device)
-    with Publication(path, [model_name] if test is None else [model_name, scores_name], request.command) as publication:
-        recipe = Recipe("logreg", SCHEMA, parameters, {"seeds": input_of(seeds)})
-        fill = _Training(seeds, options, request.tune, progress).fill
-        disk = _disk(seeds, test)
+    with Publication(path, [model_name, scores_name] if scored else [model_name], request.command) as publication:
+        recipe = Recipe("logreg", SCHEMA, parameters, training.inputs)
+        fill = _Training(training, options, request.tune, progress).fill
+        disk = _disk(training, test, collection)
         model = make(publication, model_name, recipe, request.command, fill, disk=sum(disk), torch=version("torch"))
-        if test is None:
+        if not scored:
             return Outcome(model, None, ["no test points were imported, so there are no scores."])
-        inputs = {"model": input_of(model.artifact), "seeds": input_of(seeds), "test": input_of(test)}
+        inputs = {"model": input_of(model.artifact), **training.inputs, **({} if test is None else {"test": input_of(test)})}
         recipe = Recipe("scores", SCORES_SCHEMA, {"method": "logreg", **parameters}, inputs)
-        classify = from_safetensors(model.artifact)
-        scores = make(
-            publication,
-            scores_name,
-            recipe,
-            request.command,
-            lambda draft: _write_scores(draft, classify, Classes.of(seeds), test, progress),
-            disk=disk[1],
-        )
-        return Outcome(model, scores)
+        scoring = _Scoring(from_safetensors(model.artifact), training, test, collection, progress)
+        scores = make(publication, scores_name, recipe, request.command, scoring.fill, disk=disk[1])
+        return Outcome(model, scores, training.notes)
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The rows that a regression learns from: their descriptors, labels, (rows, labels per row), and the table of classes.
+
+    `of_collection` says that rows of the collection are among them; then descriptors are vectors, which all roles have.
+    """
+
+    descriptors: NDArray[Any]
+    labels: NDArray[np.int32]
+    classes: Classes
+    inputs: Json
+    of_collection: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, store: Store) -> TrainingSet:
+        """The seeds, as the paper has it; or all labelled rows, where rows of the collection have labels."""
+        labelled, collection = read_label_set(store), RowsById.of(store)
+        if labelled.rows[0] >= len(collection):
+            seeds = store.open_artifact(SEEDS)
+            classes = Classes.of(seeds)
+            labels = np.array(labels_of(seeds, classes))
+            labels[labelled.rows[labelled.held_out] - len(collection)] = UNLABELLED
+            return cls(raw_descriptors(seeds), labels, classes, labelled.inputs)
+        used = labelled.used()
+        parts = [(part.artifact, part.first) for part in collection.parts]
+        parts += [(store.open_artifact(SEEDS), len(collection))] if store.id(SEEDS) is not None else []
+        inputs = used.inputs | {artifact.name.partition("/")[2]: input_of(artifact) for artifact, _ in parts}
+        vectors = vectors_of(parts, used.rows)
+        return cls(vectors, used.labels, used.classes, inputs, of_collection=True, notes=used.notes)
+
+    @property
+    def width(self) -> int:
+        return int(self.descriptors.shape[1])
+
+
+def vectors_of(parts: Sequence[tuple[Artifact, int]], rows: NDArray[np.int64]) -> NDArray[Any]:
+    """The vectors of rows, by increasing number, in memory; each part has the number of its first row."""
+    found = []
+    for artifact, first in parts:
+        vectors = artifact.array("vectors")
+        found.append(np.asarray(vectors[rows[(rows >= first) & (rows < first + len(vectors))] - first]))
+    return np.concatenate(found)
 
 
 def raw_descriptors(artifact: Artifact) -> NDArray[Any]:
@@ -184,16 +231,16 @@ def raw_descriptors(artifact: Artifact) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class _Training:
-    """Trains the model on the seeds."""
+    """Trains the model."""
 
-    seeds: Artifact
+    training: TrainingSet
     options: Options
     tuned: bool
     progress: Progress
 
     def fill(self, draft: Draft) -> Json:
-        classes, descriptors = Classes.of(self.seeds), raw_descriptors(self.seeds)
-        samples, options = Samples.of(labels_of(self.seeds, classes)), self.options
+        classes, descriptors = self.training.classes, self.training.descriptors
+        samples, options = Samples.of(self.training.labels), self.options
         facts: Json = {"classes": len(classes), "width": descriptors.shape[1], "samples": len(samples)}
         facts["classes_without_seeds"] = len(classes) - len(np.unique(samples.classes))
         if self.tuned:
@@ -207,21 +254,57 @@ class _Training:
         return facts | {"chosen": {key: getattr(options, key) for key in _TUNED}}
 
 
-def _write_scores(draft: Draft, model: Model, classes: Classes, test: Artifact, progress: Progress) -> Json:
-    descriptors = raw_descriptors(test)
-    writer = draft.array("scores", (1, len(descriptors), len(classes)), "float32")
-    with progress("classifying", len(descriptors), "rows") as advance:
-        for chunk in writer.missing:
-            start, stop = writer.spec.rows(chunk)
-            writer.write(chunk, model.log_probabilities(descriptors[start:stop]))
-            advance(stop - start)
-    classes.write(draft)
-    return {"tests": len(descriptors), "classes": len(classes), "planes": [0]}
+@dataclass(frozen=True)
+class _Scoring:
+    """Scores the test points, and finds the best classes of every row of the collection."""
+
+    model: Model
+    training: TrainingSet
+    test: Artifact | None
+    collection: Sequence[Part]
+    progress: Progress
+
+    def fill(self, draft: Draft) -> Json:
+        classes, tests = self.training.classes, 0
+        if self.test is not None:
+            vectors = self.test.array("vectors") if self.training.of_collection else raw_descriptors(self.test)
+            tests = len(vectors)
+            self._score(draft.array("scores", (1, tests, len(classes)), "float32"), vectors)
+        if self.collection:
+            self._find_best(draft)
+        classes.write(draft)
+        return {"tests": tests, "classes": len(classes), "planes": [0] if tests else []}
+
+    def _score(self, writer: ArrayWriter, descriptors: NDArray[Any]) -> None:
+        with self.progress("classifying", len(descriptors), "rows") as advance:
+            for chunk in writer.missing:
+                start, stop = writer.spec.rows(chunk)
+                writer.write(chunk, self.model.log_probabilities(descriptors[start:stop]))
+                advance(stop - start)
+
+    def _find_best(self, draft: Draft) -> None:
+        """Writes the best classes of the rows and their probabilities."""
+        rows = sum(part.rows for part in self.collection)
+
+        def probabilities(start: int, stop: int) -> NDArray[np.float32]:
+            return np.exp(self.model.log_probabilities(self._vectors(start, stop)))
+
+        with self.progress("classifying the collection", rows, "rows") as advance:
+            write_top_classes(draft, rows, len(self.training.classes), probabilities, _BLOCK_ROWS, advance)
+
+    def _vectors(self, start: int, stop: int) -> NDArray[Any]:
+        """The vectors of rows start..stop-1 of the collection."""
+        found = []
+        for part in self.collection:
+            low, high = max(start - part.first, 0), min(stop - part.first, part.rows)
+            if low < high:
+                found.append(part.artifact.array("vectors")[low:high])
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def _refuse_large_batches(seeds: Artifact, options: Options) -> None:
+def _refuse_large_batches(training: TrainingSet, options: Options) -> None:
     """Refuses batches whose rows, logits and gradients do not fit the available memory."""
-    each = _FLOAT_BYTES * (raw_descriptors(seeds).shape[1] + 3 * len(Classes.of(seeds)))
+    each = _FLOAT_BYTES * (training.width + 3 * len(training.classes))
     available = available_bytes()
     if options.batch_size * each > available:
         raise BadOption(
@@ -232,11 +315,12 @@ def _refuse_large_batches(seeds: Artifact, options: Options) -> None:
         )
 
 
-def _disk(seeds: Artifact, test: Artifact | None) -> tuple[int, int]:
+def _disk(training: TrainingSet, test: Artifact | None, collection: Sequence[Part]) -> tuple[int, int]:
     """Bytes of the model, and of the scores."""
-    classes = len(Classes.of(seeds))
-    model = _FLOAT_BYTES * classes * (raw_descriptors(seeds).shape[1] + 1)
-    return model, 0 if test is None else _FLOAT_BYTES * classes * raw_descriptors(test).shape[0]
+    classes = len(training.classes)
+    model = _FLOAT_BYTES * classes * (training.width + 1)
+    best = BYTES_PER_NODE * sum(part.rows for part in collection)
+    return model, best + (0 if test is None else _FLOAT_BYTES * classes * test.spec("vectors").shape[0])
 
 
 def _parameters(request: Request, options: Options, device: str) -> Json:

@@ -16,6 +16,8 @@ from mmdiff.formats.store.store import Artifact, Store
 # Made by building the graph, which reads the descriptors of all roles.
 _OF_THE_GRAPH = ("cells", "knn", "graph")
 
+LABELS = "labels/current"
+
 
 @dataclass(frozen=True)
 class StaleArtifact:
@@ -46,6 +48,8 @@ def reasons_stale(store: Store, artifact: Artifact) -> list[str]:
             reasons.append(f"{entry['artifact']} has changed since")
         elif entry["artifact"] in search.stale:
             reasons.append(str(search.cause(entry["artifact"])))
+    if _labelled_since(store, artifact):
+        reasons.append(f"{LABELS} has changed since")
     return list(dict.fromkeys(reasons))
 
 
@@ -66,6 +70,17 @@ def commands(store: Store, stale: Sequence[StaleArtifact]) -> list[str]:
             if name.startswith("descriptors/"):
                 search.visit(store.open_artifact(name))
     return search.commands()
+
+
+def _labelled_since(store: Store, artifact: Artifact) -> bool:
+    """Whether labels were recorded, or held out, after an artifact was made from the labels of the store without any."""
+    kind, method = artifact.manifest.kind, artifact.manifest.parameters.get("method")
+    learned = kind in ("folds", "logreg") or (kind == "scores" and method in ("diffusion", "logreg"))
+    learned |= kind == "audit" and artifact.manifest.parameters["part"] == "leaks"
+    if not learned or "labels" in artifact.manifest.inputs or store.id(LABELS) is None:
+        return False
+    manifest = store.open_artifact(LABELS).manifest
+    return bool(manifest.facts["entries"] or manifest.parameters["holdout"])
 
 
 def made_from(artifact: Artifact) -> list[str]:
@@ -105,6 +120,8 @@ class _Search:
                 changed.append(name)
             elif name in self.stale:
                 behind.append(name)
+        if _labelled_since(self.store, artifact):
+            changed.append(LABELS)
         if changed or behind:
             self.stale[artifact.name] = StaleArtifact(artifact.name, [*changed, *behind][0], artifact.run["command"])
         return self

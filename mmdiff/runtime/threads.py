@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from mmdiff.runtime.memory import Cgroups
 from mmdiff.runtime.parameters import MOST_THREADS, whole
@@ -86,8 +87,15 @@ def in_threads(function: Callable[[Unit], Result], units: Iterable[Unit], thread
 
     count = threads or cores()
     # Matrix products within a unit stay on its thread, instead of each using all of them.
-    with ThreadPoolExecutor(count) as pool, threadpool_limits(1, "blas"):
+    with ThreadPoolExecutor(count) as pool, _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
         yield from in_order(pool, function, units, 2 * count)
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """The loaded libraries with threads of their own. Finding them takes milliseconds; imports may have loaded further ones."""
+    del modules
+    return ThreadpoolController()
 
 
 def in_order(

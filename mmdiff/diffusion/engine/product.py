@@ -69,7 +69,7 @@ def product(
     def work(block: Block) -> int:
         return multiply(block, source, out, block.rows, seed_update)
 
-    return sum(stream.each(work, rows, kernel_checks=True, shared=shared))
+    return sum(stream.each(work, rows, kernel_checks=True, shared=shared, columns=source.shape[1]))
 
 
 def product_of_rows(
@@ -88,7 +88,7 @@ def product_of_rows(
     def work(block: Block) -> int:
         return multiply(block, source, out, block.places, seed_update)
 
-    return sum(stream.each(work, rows, kernel_checks=True, shared=shared))
+    return sum(stream.each(work, rows, kernel_checks=True, shared=shared, columns=source.shape[1]))
 
 
 def multiply(block: Block, source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64], seed_update: SeedUpdate) -> int:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mmdiff.formats.store.publish import Draft
 from mmdiff.kernels.jit import kernel
 from mmdiff.labels.classes import UNLABELLED
+from mmdiff.runtime.progress import Advance
 from mmdiff.runtime.threads import in_threads
 
 _BLOCK_ROWS = 1 << 14
@@ -22,6 +24,24 @@ Rows = Callable[[int, int], NDArray[np.float32]]
 def block_bytes(nodes: int, width: int) -> int:
     """Bytes of a block of L, of which some are in work."""
     return 4 * min(nodes, _BLOCK_ROWS) * width
+
+
+def write_top_classes(draft: Draft, rows: int, classes: int, scores: Rows, step: int, advance: Advance) -> None:
+    """Writes the best classes of rows and their scores into an artifact, chunk by chunk; `step` rows are scored at a time."""
+    shape = (rows, min(TOP, classes))
+    writers = draft.array("top_classes", shape, "int32"), draft.array("top_scores", shape, "float32")
+    for chunk in sorted({*writers[0].missing, *writers[1].missing}):
+        start, stop = writers[0].spec.rows(chunk)
+        best = TopClasses.empty(stop - start, classes)
+        for low in range(start, stop, step):
+            high = min(low + step, stop)
+            part = TopClasses(best.classes[low - start : high - start], best.scores[low - start : high - start])
+            block = scores(low, high)
+            part.add(lambda first, last, block=block: block[first:last], np.arange(classes))  # type: ignore[misc]
+            advance(high - low)
+        for writer, values in zip(writers, (best.classes, best.scores), strict=True):
+            if chunk not in writer.crcs:
+                writer.write(chunk, values)
 
 
 @dataclass(frozen=True)
@@ -80,9 +100,15 @@ def _offer(score: np.float32, column: int, classes: NDArray[np.int32], scores: N
 def _add(
     block: NDArray[np.float32], columns: NDArray[np.int32], classes: NDArray[np.int32], scores: NDArray[np.float32]
 ) -> None:
+    last = classes.shape[1] - 1
     for i in range(len(block)):
+        row, own, best = block[i], classes[i], scores[i]
+        # Most scores are zero or too small: they are passed over without a call.
+        least = best[last]
         for c in range(len(columns)):
-            _offer(block[i, c], columns[c], classes[i], scores[i])
+            if row[c] > 0 and row[c] >= least:
+                _offer(row[c], columns[c], own, best)
+                least = best[last]
 
 
 @kernel

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import takewhile
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,25 @@ from mmdiff.diffusion.io.spill import SpillFile, read_back, rows_per_chunk
 from mmdiff.formats.storage.direct import page_aligned
 from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.manifest import Json
-from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.worker_chunks import WorkerChunk, adopt
 from mmdiff.runtime.threads import in_threads
 
 CHECKPOINT_SECONDS = 5.0
+
+
+class Workspace(Protocol):
+    """Holds the scratch arrays and the noted progress of a diffusion: a draft, or a part of one."""
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str, rows_per_chunk: int | None = None) -> ArrayWriter: ...
+
+    def drop(self, scratch: str) -> None: ...
+
+    def has(self, scratch: str) -> bool: ...
+
+    def note(self, note: Json) -> None: ...
+
+    @property
+    def noted(self) -> Json: ...
 
 
 class Recorder(Checkpoint):
@@ -91,7 +105,7 @@ class Recorder(Checkpoint):
 class DraftCheckpoint(Recorder):
     """Records scores, statistics and states in the draft, and resumes from them."""
 
-    def __init__(self, draft: Draft, diffusion: Diffusion, iterations: list[int], every_row: bool) -> None:
+    def __init__(self, draft: Workspace, diffusion: Diffusion, iterations: list[int], every_row: bool) -> None:
         super().__init__(diffusion, iterations, None, draft.scratch)
         self.draft = draft
         # Saved top classes cover all finished batches together, so the batches must have the same borders.
@@ -311,7 +325,7 @@ class DraftCheckpoint(Recorder):
 class ProductsOnDisk(CoupledProducts):
     """Coupled products as scratch arrays of the draft."""
 
-    def __init__(self, draft: Draft, checkpoint: DraftCheckpoint) -> None:
+    def __init__(self, draft: Workspace, checkpoint: DraftCheckpoint) -> None:
         self.draft, self.checkpoint = draft, checkpoint
         self._mapped: dict[tuple[int, int], NDArray[np.float32]] = {}
 

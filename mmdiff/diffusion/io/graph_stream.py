@@ -37,15 +37,21 @@ Result = TypeVar("Result")
 Rows = NDArray[np.int64]
 Advise = Callable[[NDArray[Any], int, int], None]
 
-# Edges of a block: their indices fit in a core's cache, and the overhead of Python does not matter. Large graphs have larger
-# blocks, and so has every read past the cache, since the disk is faster with large requests.
+# Edges of a block of 96 columns: their indices fit in a core's cache, and the overhead of Python does not matter. Blocks of
+# fewer columns have more edges: an edge costs as much as so many columns of it. Large graphs have larger blocks, and so has
+# every read past the cache, since the disk is faster with large requests.
 BLOCK_EDGES = 1 << 18
+_WIDE = 96
+_EDGE_COST = 16
 _MANY = 1 << 12
 _LARGE_EDGES = 15 << 16
 
 # Blocks whose pages are announced ahead, so that the disk is never idle, and blocks whose pages are requested. Scattered rows
 # touch more pages, so fewer blocks of them are announced.
 _ANNOUNCED_AHEAD = 64
+# Graphs up to this size are not announced again after a whole pass: they are in the page cache, and announcing a block would
+# take longer than its product with few columns.
+_SETTLED_BYTES = 1 << 30
 _SCATTERED_AHEAD = 8
 _REQUESTED_AHEAD = 12
 
@@ -107,6 +113,7 @@ class Stream:
         self.bytes = 0
         self.advance: Advance = lambda _: None
         self._mapped = is_mapped(graph.indices)
+        self._settled = False
         self._windows: list[Windows] = []
         self._buffers: deque[list[NDArray[np.uint8]]] = deque()
 
@@ -136,11 +143,12 @@ class Stream:
         multiple: int | None = None,
         kernel_checks: bool = False,
         shared: bool = False,
+        columns: int = _WIDE,
     ) -> Generator[Result, None, None]:
         """The results of all blocks of the given rows (sorted; all rows by default), in order.
 
         No block crosses a row whose number is a multiple of `multiple`. With `kernel_checks`, the work refuses bad rows itself.
-        `shared` rows will be requested again, for another iteration or another batch.
+        `shared` rows will be requested again, for another iteration or another batch. `columns` says how much work an edge is.
         """
         if rows is not None and self.reads_all(rows):
             kept = self.cache.find(rows)
@@ -148,10 +156,12 @@ class Stream:
                 yield from self._each_kept(work, kept, rows, multiple)
                 return
             if shared and (kept := self.cache.room_for(self.graph, rows)) is not None:
-                yield from self._each(work, rows, multiple, kernel_checks, kept)
+                yield from self._each(work, rows, multiple, kernel_checks, kept, columns)
                 self.cache.add(kept)
                 return
-        yield from self._each(work, rows, multiple, kernel_checks, None)
+        yield from self._each(work, rows, multiple, kernel_checks, None, columns)
+        if rows is None and not self.let_go and stored_bytes(self.graph) <= _SETTLED_BYTES:
+            self._settled = True
 
     def _each(
         self,
@@ -160,10 +170,11 @@ class Stream:
         multiple: int | None,
         kernel_checks: bool,
         keep: KeptRows | None,
+        columns: int,
     ) -> Iterator[Result]:
         """The results of all blocks, as they are read; the entries of their rows are copied to `keep`."""
         past_cache = self.reads_all(rows)
-        borders = self._borders(rows, multiple, past_cache)
+        borders = self._borders(rows, multiple, past_cache, columns)
         blocks = list(zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True))
         entry = sum(values.itemsize for values in self.graph.entries)
 
@@ -236,25 +247,27 @@ class Stream:
 
     def _mapped_ahead(self, rows: NDArray[Any] | None, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, None]]:
         """Places of blocks, whose pages are announced and requested ahead."""
-        far = _ANNOUNCED_AHEAD if rows is None else _SCATTERED_AHEAD
+        far, ahead = _ANNOUNCED_AHEAD if rows is None else _SCATTERED_AHEAD, self._mapped and not self._settled
         announced = 0
         for place in range(len(blocks)):
-            while self._mapped and announced < min(place + far, len(blocks)):
+            while ahead and announced < min(place + far, len(blocks)):
                 self._reader.submit(self._pages, rows, *blocks[announced], announce)
                 # Checked ahead, too: the threads that compute would wait for it.
                 self._checker.submit(self._touch, rows, *blocks[announced])
                 announced += 1
-            if self._mapped and place + _REQUESTED_AHEAD < len(blocks):
+            if ahead and place + _REQUESTED_AHEAD < len(blocks):
                 self._reader.submit(self._pages, rows, *blocks[place + _REQUESTED_AHEAD], request)
             yield place, None
 
-    def _borders(self, rows: NDArray[Any] | None, multiple: int | None, past_cache: bool) -> NDArray[np.int64]:
-        """The places where blocks of about BLOCK_EDGES begin, and the end of the last one.
+    def _borders(
+        self, rows: NDArray[Any] | None, multiple: int | None, past_cache: bool, columns: int = _WIDE
+    ) -> NDArray[np.int64]:
+        """The places where blocks begin, and the end of the last one.
 
         Past the cache, edges between the first and the last row of a block count as well, since they are read.
         """
         indptr, edges = self.graph.indptr, self.graph.edges
-        large = _LARGE_EDGES if past_cache else min(max(BLOCK_EDGES, edges // _MANY), _LARGE_EDGES)
+        large = _LARGE_EDGES if past_cache else self._edges_of_block(columns)
         count = self.graph.nodes if rows is None else len(rows)
         if rows is None:
             cuts = np.searchsorted(indptr, np.arange(large, edges, large))
@@ -267,6 +280,13 @@ class Stream:
         fixed = np.arange(0, self.graph.nodes, multiple or max(1, self.graph.nodes))
         fixed = fixed if rows is None else np.searchsorted(rows, fixed)
         return np.unique(np.concatenate([[0], np.minimum(cuts, count), fixed, [count]])).astype(np.int64)
+
+    def _edges_of_block(self, columns: int) -> int:
+        """Edges of a block of a whole pass: all cores get as many blocks."""
+        edges = self.graph.edges
+        wanted = BLOCK_EDGES * (_EDGE_COST + _WIDE) // (_EDGE_COST + min(columns, _WIDE))
+        blocks = -(-edges // min(max(wanted, edges // _MANY), _LARGE_EDGES))
+        return max(1, -(-edges // max(1, -(-blocks // cores()) * cores())))
 
     def _edges(self, rows: NDArray[Any] | None, first: int, stop: int) -> int:
         """The number of edges of requested rows first..stop-1."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mmdiff.diffusion.engine.independent import Buffers
 from mmdiff.diffusion.engine.run import Diffusion, IterationResult
 from mmdiff.diffusion.engine.top_classes import TopClasses
-from mmdiff.diffusion.io.checkpoint import DraftCheckpoint, Recorder
+from mmdiff.diffusion.io.checkpoint import DraftCheckpoint, Recorder, Workspace
 from mmdiff.diffusion.io.graph_stream import Stream, stored_bytes
 from mmdiff.diffusion.io.kept_rows import RowCache
 from mmdiff.diffusion.io.spill import SpillFile, rows_per_chunk
@@ -30,7 +30,6 @@ from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.arrays import ArraySpec
 from mmdiff.formats.store.array_writer import ArrayWriter
 from mmdiff.formats.store.manifest import Json
-from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Artifact
 from mmdiff.formats.store.worker_chunks import WorkerChunk, WorkerTarget, WorkerWriter
 from mmdiff.graph.graph import CsrGraph
@@ -140,7 +139,7 @@ class Batches:
     @classmethod
     def of(
         cls,
-        draft: Draft,
+        draft: Workspace,
         *,
         W: Artifact,
         diffusion: Diffusion,
@@ -228,7 +227,7 @@ def stream_of(graph: CsrGraph, memory: int, limit: int, cache: RowCache | None =
     return Stream(graph, let_go=size > limit - memory, past_cache=size > available_bytes() - memory, cache=cache)
 
 
-def _on_disk(draft: Draft, name: str, values: NDArray[Any]) -> ArrayWriter:
+def _on_disk(draft: Workspace, name: str, values: NDArray[Any]) -> ArrayWriter:
     writer = draft.scratch(name, values.shape, values.dtype.name)
     writer.fill(values)
     return writer

@@ -290,7 +290,7 @@ def _disk(problem: Problem, variant: Variant, limits: Limits, width: int) -> tup
     if problem.tests:
         artifact += ArraySpec.fit((limits.kept_iterations, problem.tests, classes), "float32").bytes_on_disk
     if limits.every_row:
-        artifact += 2 * ArraySpec.fit((problem.background, min(top_classes.TOP, classes)), "float32").bytes_on_disk
+        artifact += 2 * ArraySpec.fit((problem.collection, min(top_classes.TOP, classes)), "float32").bytes_on_disk
     widths = [min(width, classes - first) for first in range(0, classes, width)]
     shapes = [(limits.kept_iterations, problem.tests, own) for own in widths if problem.tests]
     parts = sum(ArraySpec.fit(shape, "float32").bytes_on_disk for shape in shapes)

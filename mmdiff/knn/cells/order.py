@@ -34,7 +34,7 @@ SCHEMA = 2
 CENTROIDS_COMPARED = 16
 _FEWEST_COMPARED = 256
 
-# Rows that are assigned to cells at a time, and cells whose surroundings are looked for at a time.
+# Points whose cells are looked for at a time, and cells whose surroundings are looked for at a time.
 _VISITING_ROWS = 1 << 11
 _CELLS_RANKED = 1 << 8
 
@@ -74,14 +74,11 @@ class Cells:
         return min(max(_FEWEST_COMPARED, CENTROIDS_COMPARED * visits), self.count)
 
     def visits(self, queries: NDArray[Any], count: int) -> NDArray[np.uint32]:
-        """The `count` cells nearest to each query, its own one first."""
-        own = np.empty(len(queries), np.uint32)
+        """The `count` cells nearest to each query, which is a point outside the background; the nearest one first."""
+        found = np.empty((len(queries), min(count, self.count)), np.uint32)
         for start in range(0, len(queries), _VISITING_ROWS):
             some = slice(start, start + _VISITING_ROWS)
-            own[some] = self.quantizer.assign(np.asarray(queries[some], np.float32), self.device)
-        order = np.argsort(own, kind="stable")
-        found = np.empty((len(queries), min(count, self.count)), np.uint32)
-        found[order] = self._ranked(queries[order], own[order], found.shape[1])
+            found[some] = self.quantizer.near(np.asarray(queries[some], np.float32), found.shape[1], self.device)
         return found
 
     def visits_of(self, rows: NDArray[np.int64], count: int) -> NDArray[np.uint32]:

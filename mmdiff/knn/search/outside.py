@@ -3,7 +3,8 @@
 `Probe` finds the background nodes nearest to a point: it visits its nearest cells, then the lists of the background (`knn/BB`)
 lead on to neighbours' neighbours. `Entrance` finds the points that enter the lists of the background: a point enters a list if
 it is nearer than the k-th neighbour. Rows are compared with all points where that is cheap, as in the paper, else with the
-points that visit the row's cell.
+points that visit the row's cell. Rows far from all others are compared with all points then, too: their k-th neighbour is so
+far away that points from everywhere are nearer.
 
 The number of visited cells is tuned on some of the points, which are compared with all rows. That is the largest part of the
 work where the background is large, so there are only as many of them as decide whether the recall is reached.
@@ -43,6 +44,14 @@ _BATCH = 128
 
 # Standard deviations of a two-sided 95 % confidence interval.
 _DEVIATIONS = 1.96
+
+# Isolated rows: those of the lowest similarity to their k-th neighbour. For each row that a point is compared with in the cells
+# that it visits, it is compared with so many isolated ones. On 1M rows, visits alone miss one in ten of the lists that points
+# enter, nearly all of them of the most isolated hundredth of the rows.
+_ISOLATED = 4
+
+# Rows, spread evenly, whose similarities say which ones are isolated.
+_ISOLATION_SAMPLE = 1 << 17
 
 # Points whose cells are looked for at a time.
 _VISITING_POINTS = 1 << 11
@@ -140,14 +149,31 @@ class Entrance:
         self.BB = BB
         self.facts: Json = {"exhaustive": True, "recall": 1.0, "reached": True}
         self._visitors: Visitors | None = None
+        self._isolated = -np.inf
         if points.size * len(cells.vectors) > EXHAUSTIVE * cells.device.times_faster:
             visits, reached = tune(self._measure(sampled(points, seed)), len(points), cells, recall)
-            self.facts = with_reached({"exhaustive": False, "visits": visits, **reached.to_json()}, recall)
+            self._isolated = self._isolation(visits)
+            # Where all rows count as isolated, no similarity tells them apart.
+            below = {"isolated_below": self._isolated} if np.isfinite(self._isolated) else {}
+            self.facts = with_reached({"exhaustive": False, "visits": visits, **below, **reached.to_json()}, recall)
             self._visitors = Visitors.of(_visited(points, cells, visits), cells.count)
 
     def of(self, start: int, stop: int) -> Lists:
         """The points that enter the lists of background rows start..stop-1."""
-        return self._entering(start, stop, self.points, self._visitors)
+        neighbors, similarities = self._entering(start, stop, self.points, self._visitors)
+        isolated = np.flatnonzero(self.BB[1][start:stop, -1] < self._isolated)
+        if len(isolated):
+            rows, last = self.cells.vectors[start + isolated], self.BB[1][start + isolated, -1]
+            nearest = self.cells.device.nearest(rows, self.points, self.BB[0].shape[1])
+            neighbors[isolated], similarities[isolated] = _nearer(nearest, last, len(self.cells.vectors))
+        return neighbors, similarities
+
+    def _isolation(self, visits: int) -> float:
+        """The similarity to the k-th neighbour below which a row counts as isolated, where points visit so many cells."""
+        rows = len(self.cells.vectors)
+        share = _ISOLATED * visits * partition.CELL_ROWS / rows
+        last = self.BB[1][:: max(1, rows // _ISOLATION_SAMPLE), -1]
+        return np.inf if share >= 1 else float(np.quantile(last, share, method="lower"))
 
     def _entering(self, start: int, stop: int, points: NDArray[Any], visitors: Visitors | None) -> Lists:
         rows, last = self.cells.vectors[start:stop], self.BB[1][start:stop, -1]
@@ -157,47 +183,46 @@ class Entrance:
         return entering(rows, last, points, border, k, self.cells.cell_of[start:stop], visitors)
 
     def _measure(self, sample: NDArray[Any]) -> Measure:
-        truth = [np.empty((0, 3), np.int64)]
+        truth = [np.empty((0, 2), np.int64)]
         measured = [0]
 
         def measure(visits: int, count: int) -> Recall:
             if measured[0] < count:
-                truth.append(self._entered(sample[measured[0] : count]) + np.array([measured[0], 0, 0]))
+                truth.append(self._entered(sample[measured[0] : count]) + np.array([measured[0], 0]))
                 measured[0] = count
-            return recall_of_visits(np.concatenate(truth), _visited(sample[:count], self.cells, visits))
+            point, row = np.concatenate(truth).T
+            isolated = self.BB[1][row, -1] < self._isolation(visits)
+            found = isolated | in_visited(point, self.cells.cell_of[row], _visited(sample[:count], self.cells, visits))
+            return recall_of_entries(point, found, count)
 
         return measure
 
     def _entered(self, points: NDArray[Any]) -> NDArray[np.int64]:
-        """The cells of all rows whose lists points enter: for each point and cell, in a row, the number of lists."""
+        """All lists that points enter: the point and the row, for each."""
         border = len(self.cells.vectors)
 
         def in_piece(start: int) -> NDArray[np.int64]:
-            stop = min(start + PIECE_ROWS, border)
-            nodes = self._entering(start, stop, points, None)[0]
+            nodes = self._entering(start, min(start + PIECE_ROWS, border), points, None)[0]
             row, place = np.nonzero(nodes != NONE)
-            pairs = np.stack([nodes[row, place].astype(np.int64) - border, self.cells.cell_of[start + row].astype(np.int64)])
-            found, counts = np.unique(pairs, axis=1, return_counts=True)
-            return np.concatenate([found, counts[None]]).T
+            return np.stack([nodes[row, place].astype(np.int64) - border, start + row], axis=1)
 
         return np.concatenate([*in_threads(in_piece, range(0, border, PIECE_ROWS))])
 
 
-def recall_of_visits(entered: NDArray[np.int64], visited: NDArray[np.uint32]) -> Recall:
-    """The share of lists that points enter and find, as they visit cells; its deviation is that of a ratio over the points.
+def in_visited(point: NDArray[np.int64], cell: NDArray[np.uint32], visited: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Whether each point visits the cell beside it; `visited` are the cells that the points visit, where NONE is no cell."""
+    # A point and a cell as one number: cells have 32 bits.
+    visits = (np.arange(len(visited), dtype=np.int64)[:, None] << 32) | visited
+    return np.isin((point << 32) | cell, visits[visited != NONE])
 
-    A row of `entered` is a point, a cell, and the number of lists in this cell that the point enters.
-    """
-    points = len(visited)
-    found = np.zeros(points)
-    for point in range(points):
-        own = entered[entered[:, 0] == point]
-        found[point] = own[np.isin(own[:, 1], visited[point]), 2].sum()
-    there = np.bincount(entered[:, 0], entered[:, 2], points)
-    if not there.any():
+
+def recall_of_entries(point: NDArray[np.int64], found: NDArray[np.bool_], points: int) -> Recall:
+    """The share of the lists that points enter which are found; its deviation is that of a ratio over the points."""
+    if not len(point):
         return Recall(1.0, 0.0, points)
-    recall = found.sum() / there.sum()
-    deviation = np.sqrt(((found - recall * there) ** 2).sum()) / there.sum()
+    there, hits = np.bincount(point, minlength=points), np.bincount(point, found, points)
+    recall = hits.sum() / there.sum()
+    deviation = np.sqrt(((hits - recall * there) ** 2).sum()) / there.sum()
     return Recall(float(recall), float(_DEVIATIONS * deviation), points)
 
 

@@ -1,0 +1,1 @@
+"""`mmdiff label`: labels that come and go, kept in `labels/current`."""
