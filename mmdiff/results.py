@@ -152,7 +152,7 @@ class Scores:
         return _named(best, self.classes)
 
     def predict_background(self) -> NDArray[Any]:
-        """The best class of each row of the background, of a diffusion that was asked for it (`predict_nodes`).
+        """The best class of each row of the background, then of those appended to it, of a diffusion with `predict_nodes`.
 
         >>> import mmdiff, numpy as np, tempfile
         >>> X = np.random.default_rng(0).normal(size=(200, 8)) + 6 * np.eye(8)[np.arange(2).repeat(100)]
@@ -208,9 +208,16 @@ class Evaluation(Summary):
         for found in self["scores"]:
             for step in found["iterations"]:
                 iteration = "" if step["iteration"] is None else f", iteration {step['iteration']}"
-                title = f"{found['artifact']}{iteration}, {found['test']['labelled']:,} test points"
+                title = f"{found['artifact']}{iteration}, {_points(found)}"
                 lines += _accuracy_lines(step["all"] or {}, title)
         return "\n".join([*lines, *self["notes"]])
+
+
+def _points(found: dict[str, Any]) -> str:
+    """The points of an evaluation, which has test points or held-out rows."""
+    if "test" in found:
+        return f"{found['test']['labelled']:,} test points"
+    return f"{found['held_out']['labelled']:,} held-out rows"
 
 
 def _accuracy_lines(figures: dict[str, Any], title: str) -> Sequence[str]:

@@ -17,7 +17,10 @@ from mmdiff.formats.store.store import CHECKS, Checks
 from mmdiff.results import Summary
 from mmdiff.runtime.memory import parse_bytes
 from mmdiff.runtime.progress import Progress, silent
-from mmdiff.store_scoring import StoreScorer
+from mmdiff.store_auditing import StoreAuditor
+from mmdiff.store_browsing import StoreBrowser
+from mmdiff.store_labelling import StoreLabeller
+from mmdiff.store_predicting import StorePredictor
 
 DEFAULT_STORE = "mmdiff-store"
 
@@ -74,7 +77,7 @@ def open_store(
     return opened
 
 
-class Store(StoreScorer):
+class Store(StoreLabeller, StorePredictor, StoreAuditor, StoreBrowser):
     """A store of artifacts, opened by `mmdiff.open`. Rows are the user's own everywhere: as they were added.
 
     `store["descriptors/background"]["vectors"]` is an array of an artifact as it lies on disk: flat, read-only, memory-mapped.
@@ -105,48 +108,62 @@ class Store(StoreScorer):
         labels: Any = None,
         ids: Any = None,
         class_names: Any = None,
-        dtype: str = "float32",
+        append: bool = False,
+        dtype: str | None = None,
         dims: int | None = None,
         normalize: bool = True,
         keep_raw: bool | None = None,
         on_bad: str = "error",
         no_background: bool = False,
+        same_ids: bool = False,
     ) -> Summary:
         """Adds embeddings: reduced by PCA where they are wider than `dims`, scaled to unit length, stored as descriptors/ROLE.
 
-        The PCA is trained on the background and used for all roles, so add the background first.
+        The PCA is trained on the background and used for all roles, so add the background first. Adding a role again replaces
+        its rows; the background takes the rows that were appended to it with it.
 
         Args:
             source: array (rows, dimensions); or a path, several paths or a pattern such as "parts/*.npy": .npy, .fvecs, .bvecs,
-                .fbin, .u8bin, .i8bin, .f16bin, "file.h5::dataset", "file.parquet::column", zarr, clip-retrieval folders.
+                .fbin, .u8bin, .i8bin, .f16bin, "file.npz::array", "file.safetensors::tensor", "file.h5::dataset",
+                "file.parquet::column", "file.arrow::column", "file.feather::column", zarr, folders of `datasets` and of
+                clip-retrieval. Where only one array or column fits, its name may be left out.
             role: "background" (rows that labels spread over), "seeds" (labelled rows that are not in the background), or
                 "test" (rows to classify and to evaluate on).
             labels: a label for each row: array or list of numbers or names, -1, None, NaN or "" for none; or a file: .npy,
-                .txt, "file.csv::column", "file.parquet::column".
-            ids: an id for each row, as array or file; None uses row numbers.
+                .txt, "file.csv::column", "file.parquet::column" or another table, a pattern such as "parts/*.parquet::label";
+                or the name of a column where `source` is a table (or several, which all have it).
+            ids: an id for each row, as array, file or column like `labels`; None uses row numbers.
             class_names: names of class numbers: a dict, a list (entry i names class i) or a file (.txt, .json, .csv).
-            dtype: "float32" or "float16", how vectors are stored.
+            append: add rows to the background instead of replacing it: they are stored as descriptors/appended, with the PCA
+                and the parameters of the background. Ids must be new; without ids row numbers go on.
+            dtype: "float32" or "float16", how vectors are stored; None is "float32", or that of the background for `append`.
             dims: dimensions to reduce to; None is 256.
             normalize: scale rows to unit length.
             keep_raw: keep the original values too, which `logreg` trains on; None keeps them for seeds and test.
             on_bad: "error" refuses rows with NaN, Inf or only zeros; "drop" leaves them out.
             no_background: train the PCA on these seeds, where there is no background.
+            same_ids: use only the labels of seeds whose ids stand in the collection: they are recorded as by `label`, and the
+                other rows are seeds. Without it such rows are refused.
 
         Returns:
-            A dict with the artifact, its shape, classes, and notes.
+            A dict with the artifact, its shape, classes, and notes; where only labels were used, with labels/current and notes.
 
         >>> import mmdiff, numpy as np, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = mmdiff.open(folder + "/store", create=True)
-        ...     store.add(np.eye(4), ids=["a", "b", "c", "d"], labels=["cat", None, "dog", None])["classes"]
+        ...     print(store.add(np.eye(4), ids=["a", "b", "c", "d"], labels=["cat", None, "dog", None])["classes"])
+        ...     store.add(np.ones((1, 4)), ids=["e"], append=True)["artifact"]
         2
+        'descriptors/appended'
         """
+        from mmdiff.importing.appending import append_descriptors
         from mmdiff.importing.arrays import given_class_names, given_column, given_source
         from mmdiff.importing.stage import Request, import_descriptors
+        from mmdiff.runtime.parameters import flag
 
         self._writable(create=True)
         one_of("role", role, ("background", "seeds", "test"))
-        one_of("dtype", dtype, ("float32", "float16"))
+        one_of("dtype", "float32" if dtype is None else dtype, ("float32", "float16"))
         one_of("on_bad", on_bad, ("error", "drop"))
         opened, fingerprint = given_source(source)
         request = Request(
@@ -156,14 +173,17 @@ class Store(StoreScorer):
             labels=given_column(labels, "labels"),
             ids=given_column(ids, "ids"),
             class_names=given_class_names(class_names),
-            dtype=dtype,  # type: ignore[arg-type]
+            dtype="float32" if dtype is None else dtype,  # type: ignore[arg-type]
             dims=dims,
             normalize=normalize,
             keep_raw=keep_raw,
             on_bad=on_bad,  # type: ignore[arg-type]
             no_background=no_background,
+            same_ids=same_ids,
             command=self._recorded("add", locals()),
         )
+        if flag("append", append):
+            return Summary(append_descriptors(self.path, request, dtype, self._progress).summary())
         return Summary(import_descriptors(self.path, request, self._progress).summary())
 
     def build_graph(
@@ -177,11 +197,13 @@ class Store(StoreScorer):
         sigma: float | None = None,
         lambda_: float | None = None,
         transductive: bool = False,
+        merge_appended: bool = False,
         seed: int = 0,
     ) -> Summary:
         """Builds the k-nearest-neighbour graph of all descriptors, and symmetrises it: W = D^-1 (W0 + W0^T).
 
-        Neighbours of the background are found once; new seeds and test points complete the graph without searching it again.
+        Neighbours of the background are found once; appended rows, seeds and test points complete the graph without searching
+        it again. The warnings of "graph/W" say when appended rows should be merged.
 
         Args:
             k: neighbours of each node, itself included.
@@ -192,6 +214,8 @@ class Store(StoreScorer):
             sigma: bandwidth of the Gaussian edge weights.
             lambda_: parameter of the meaningful-neighbour weights.
             transductive: make the test points nodes too.
+            merge_appended: make the rows that were appended part of the background first, so that all are searched anew. Rows
+                and ids stay as they are.
             seed: random seed.
 
         Returns:
@@ -221,7 +245,7 @@ class Store(StoreScorer):
         sigma: float | None = None,
         lambda_: float | None = None,
     ) -> Summary:
-        """Imports a graph that was made elsewhere, over rows in the user's order: background, then seeds (then test points).
+        """Imports a graph that was made elsewhere, in the user's order: background, appended rows, seeds (test points).
 
         Args:
             file: .ivecs or .npy with the row numbers of each row's neighbours, -1 for none; or .npz of a square CSR matrix, as

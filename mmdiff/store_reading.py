@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mmdiff.formats.errors import BadOption, Parameter, Placeholder, ReadOnly, call
 from mmdiff.formats.store.store import Artifact, Checks
 from mmdiff.formats.store.store import Store as Files
-from mmdiff.results import Evaluation, Summary
+from mmdiff.results import Summary
 from mmdiff.runtime.progress import Progress
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class StoreReader:
 
     @property
     def graph(self) -> Graph:
-        """The graph, memory-mapped, in the user's row order: background, then seeds, then test points where they are nodes."""
+        """The graph, memory-mapped, in the user's row order: background, appended rows, seeds, test points that are nodes."""
         from mmdiff.arrays import Graph
         from mmdiff.graph.graph import NAME, CsrGraph
 
@@ -190,57 +190,28 @@ class StoreReader:
             export(self._open(), artifact, Path(file), array, self._progress, order, kinds=KINDS).summary()  # type: ignore[arg-type]
         )
 
-    def evaluate(
-        self, *scores: str, top: Iterable[int] = (1, 5), novel: str | None = None, per_class: bool = False
-    ) -> Evaluation:
-        """Compares scores with the labels of the test points: accuracy among the best k, with 95 % bootstrap intervals.
-
-        Ties never count in favour of a method, and test points of a class without seeds count as errors.
-
-        Args:
-            scores: names such as "scores/diffusion"; none evaluates all scores of the store.
-            top: the values of k.
-            novel: classes to report separately too: a comma-separated string, or a file with a class a line.
-            per_class: report every class.
-
-        Returns:
-            A dict that prints as a table: `scores`, one entry each with `iterations`, `worst` classes, margins; and `notes`.
-
-        >>> import mmdiff, numpy as np, tempfile
-        >>> y = np.arange(60) // 30
-        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[y]
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     store = mmdiff.open(folder + "/store", create=True)
-        ...     _ = store.add(X, labels=y), store.add(X + 0.1, role="test", labels=y), store.build_graph(k=8)
-        ...     _ = store.diffuse(iterations=1, keep_scores="last")
-        ...     print(store.evaluate(top=(1,)))
-        scores/diffusion, iteration 1, 60 test points: top-1 100.0 % (100.0 to 100.0)
-        """
-        from mmdiff.evaluation.stage import Request, evaluate
-
-        request = Request(scores, top, novel, per_class)
-        return Evaluation(evaluate(self._open(), request, self._progress))
-
     def explain(
         self,
-        test: Any,
+        test: Any = None,
         *,
+        id_: Any = None,
         class_: Any = None,
         scores: str = "diffusion",
         labels: str | None = None,
         images: str | None = None,
     ) -> Summary:
-        """The path on which a label came from a seed to a test point: back from the point, the largest term each time.
+        """The path on which a label came to a test point or a row of the collection: back from it, the largest term each time.
 
         Args:
-            test: the id of the test point.
+            test: the id of a test point.
+            id_: the id of a row of the collection instead; the diffusion must have been asked for `predict_nodes`.
             class_: a class by name or number; None explains the true and the predicted one.
             scores: the diffusion to explain.
             labels: the file that the diffusion got its labels from, if any.
             images: a folder with an image for each id, or a path or URL with {id} in it.
 
         Returns:
-            A dict with the test point, and `paths`, each with its steps from the seed on.
+            A dict with the point (`test` or `row`), and `paths`, each with its steps from a labelled row on.
 
         >>> import mmdiff, numpy as np, tempfile
         >>> y = np.arange(60) // 30
@@ -255,7 +226,8 @@ class StoreReader:
         from mmdiff.explain.stage import Request, explain
 
         chosen = None if class_ is None else str(class_)
-        return Summary(explain(self._open(), Request(str(test), chosen, scores, labels, images)))
+        point, row = (None if given is None else str(given) for given in (test, id_))
+        return Summary(explain(self._open(), Request(point, row, chosen, scores, labels, images)))
 
     def report(
         self, out: str | Path = "report.html", *, novel: str | None = None, images: str | None = None, test: Sequence[Any] = ()
@@ -313,7 +285,7 @@ class StoreReader:
             raise ReadOnly(
                 Parameter("store", Placeholder(self._place)),
                 ": this needs a store on this machine; a remote one can only be inspected, verified, exported, evaluated, "
-                "explained and reported. Copy it to a folder first: ",
+                "explained, reported and asked for suggestions. Copy it to a folder first: ",
                 call("fetch", self._place, store=Placeholder("FOLDER")),
             )
         return self._files if create else self._open()

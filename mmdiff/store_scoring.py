@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmdiff.formats.errors import Missing, Placeholder, call, one_of
+from mmdiff.diffusion.options import AUTO, MOST_AUTO_ITERATIONS
+from mmdiff.formats.errors import BadOption, Missing, Parameter, Placeholder, call, one_of
 from mmdiff.formats.store.store import Checks
-from mmdiff.results import Scores, Summary
+from mmdiff.results import Evaluation, Scores, Summary
 from mmdiff.runtime.parameters import as_flag
 from mmdiff.runtime.progress import Progress
-from mmdiff.signatures import with_diffusion_options
+from mmdiff.signatures import with_store_options
 from mmdiff.store_reading import StoreReader
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class StoreScorer(StoreReader):
         elif self._command is None:
             _ = self._files
 
-    @with_diffusion_options
+    @with_store_options
     def diffuse(
         self,
         *,
@@ -62,12 +64,15 @@ class StoreScorer(StoreReader):
     ) -> Scores:
         """Spreads the labels over the graph, and scores the test points.
 
-        Labels are those of the seeds, or where there are none those of the background.
+        Labels are those of the seeds, of the collection, and of labels/current (`label`), as one set. With iterations="auto"
+        labelled rows are held out in folds first, and the scores are those of the number of iterations with the best accuracy
+        on them; `iterations_chosen` in the summary has the accuracy of each. Labels of test points are never used.
 
         Args:
             classes: only these classes, by number or name: a list, a comma-separated string, or a file with one a line.
             labels: a file with a label for each node (background, seeds, test nodes), -1 for none, instead of stored labels.
-            predict_nodes: True keeps the best classes of every background row; a .parquet path writes them to a file too.
+            predict_nodes: True keeps the best classes of every row of the collection, which `predict` needs; a .parquet path
+                writes them to a file too. Without test points they are kept in any case.
             name: the scores are the artifact scores/NAME.
             announce: called with the plan of memory and disk before anything is computed.
 
@@ -93,6 +98,11 @@ class StoreScorer(StoreReader):
 
         path = self._writable().path
         with self._executor() as executor:
+            if options.get("iterations") == AUTO:
+                from mmdiff.validation.evaluation import choose_iterations
+
+                chosen = choose_iterations(path, request, self._progress, told, executor)
+                request = replace(request, iterations=chosen.iterations, chosen=chosen.summary())
             outcome = diffuse(path, request, self._progress, told, executor)
         return Scores._of(outcome.artifact, Summary(outcome.summary()))
 
@@ -101,6 +111,8 @@ class StoreScorer(StoreReader):
 
         chosen = classes if classes is None or isinstance(classes, str) else ",".join(map(str, classes))
         given = {"classes": classes, "predict_nodes": predict_nodes, **options}
+        if options.get("iterations") == AUTO:
+            options["iterations"] = MOST_AUTO_ITERATIONS
         return Request(
             classes=chosen,
             predict_nodes=Path(predict_nodes) if as_flag(predict_nodes) is None else bool(predict_nodes),
@@ -132,6 +144,13 @@ class StoreScorer(StoreReader):
         if command == "diffuse":
             from mmdiff.diffusion.planning.estimate import plan_diffuse
 
+            if options.get("iterations") == AUTO:
+                raise BadOption(
+                    Parameter("iterations", AUTO),
+                    ": a plan is for a number of iterations. Give one; at most ",
+                    Parameter("iterations", MOST_AUTO_ITERATIONS),
+                    " are tried.",
+                )
             return Summary(plan_diffuse(files.path, self._diffusion_request(**options)).summary())
         from mmdiff.building.estimate import plan_build_graph
 
@@ -156,7 +175,10 @@ class StoreScorer(StoreReader):
         seed: int = 0,
         name: str = "logreg",
     ) -> Scores:
-        """Trains a logistic regression on the seeds, and scores the test points with it (paper, section 4.1).
+        """Trains a logistic regression on the labelled rows, and scores the test points with it (paper, section 4.1).
+
+        It learns from the descriptors of the seeds as they were imported. Where rows of the collection have labels too, it
+        learns from all labelled rows, in the space of the graph, and also classifies every row of the collection.
 
         Args:
             lr: learning rate at the start, from which it falls to 0; None is 1.
@@ -215,12 +237,12 @@ class StoreScorer(StoreReader):
             first: the scores that `weight` belongs to.
             second: the other scores.
             weight: 0 is `second` alone, 1 is `first` alone; None is 0.5.
-            tune: choose the weight with the best top-5 accuracy on the labelled test points.
+            tune: choose the weight with the best top-5 accuracy: on the labelled test points, else on held-out labels.
             iteration: the iteration of the diffusion; None is the last.
             name: the artifact is scores/NAME.
 
         Returns:
-            `Scores` of the test points.
+            `Scores` of the test points. Where both hold the best classes of the rows of the collection, these are fused too.
 
         >>> import mmdiff, numpy as np, tempfile
         >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[np.arange(2).repeat(30)]
@@ -241,10 +263,68 @@ class StoreScorer(StoreReader):
             tune=tune,
             iteration=iteration,
             name=name,
+            memory=self._memory,
             command=self._recorded("fuse", locals()),
         )
         outcome = fuse_scores(self._writable().path, request, self._progress)
         return Scores._of(outcome.made.artifact, Summary(outcome.summary()))
+
+    def evaluate(
+        self,
+        *scores: str,
+        top: Iterable[int] = (1, 5),
+        novel: str | None = None,
+        per_class: bool = False,
+        folds: int | None = None,
+        seed: int = 0,
+    ) -> Evaluation:
+        """The accuracy among the best k, with 95 % bootstrap intervals: on test points, else on held-out labels.
+
+        Where there are test points, scores are compared with their labels. Else labelled rows are held out in folds, each is
+        scored without the labels of its fold, and these scores are compared with its own labels; they are kept as folds/NAME.
+        Labels that `hold_out` keeps out for good take the place of folds. Methods have the options of their scores or models
+        in the store; without any, the diffusion has its defaults.
+
+        Ties never count in favour of a method, and test points of a class without seeds count as errors.
+
+        Args:
+            scores: names such as "scores/diffusion"; none evaluates all scores of the store.
+            top: the values of k.
+            novel: classes to report separately too: a comma-separated string, or a file with a class a line.
+            per_class: report every class.
+            folds: number of folds that labelled rows are held out in, also where there are test points; None is 5 where there
+                are no test points, fewer where there are fewer labels.
+            seed: random seed of the folds.
+
+        Returns:
+            A dict that prints as a table: `scores`, one entry each with `iterations`, `worst` classes, margins; and `notes`.
+
+        >>> import mmdiff, numpy as np, tempfile
+        >>> y = np.arange(60) // 30
+        >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 6 * np.eye(8)[y]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = mmdiff.open(folder + "/store", create=True)
+        ...     _ = store.add(X, labels=y), store.add(X + 0.1, role="test", labels=y), store.build_graph(k=8)
+        ...     _ = store.diffuse(iterations=1, keep_scores="last")
+        ...     print(store.evaluate(top=(1,)))
+        ...     print(str(store.evaluate(top=(1,), folds=5)).splitlines()[1])
+        scores/diffusion, iteration 1, 60 test points: top-1 100.0 % (100.0 to 100.0)
+        folds/diffusion, iteration 1, 60 held-out rows: top-1 100.0 % (100.0 to 100.0)
+        """
+        from mmdiff.evaluation.scores import TEST
+        from mmdiff.evaluation.stage import Request, evaluate
+
+        recorded = self._recorded("evaluate", locals())
+        if folds is None and self._open().id(TEST) is not None:
+            return Evaluation(evaluate(self._open(), Request(scores, top, novel, per_class), self._progress))
+        from mmdiff.validation.evaluation import Request as OnLabels
+        from mmdiff.validation.evaluation import evaluate_labels
+        from mmdiff.validation.stage import Scheme
+
+        request = OnLabels(scores, top, novel, per_class, Scheme(folds, seed, holdout=folds is None), self._memory, recorded)
+        with self._executor() as executor:
+            found = evaluate_labels(self._writable().path, request, self._progress, executor=executor)
+        return Evaluation(found)
 
     def experiment(self, config: str | Path) -> Summary:
         """Runs the paper's protocol: all methods of a config for every n, draw and background; publishes reports/NAME.
@@ -293,6 +373,9 @@ class StoreScorer(StoreReader):
             if key in ("self", "announce") or key not in values:
                 continue
             value = values[key]
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                arguments += value
+                continue
             shape = getattr(value, "shape", None)
             if shape is not None:
                 # A scalar of numpy is the number that it holds.

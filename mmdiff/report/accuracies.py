@@ -21,13 +21,13 @@ def accuracy_section(findings: Findings) -> Iterator[Markup]:
     if evaluation is None:
         return
     compared = comparable(findings)
-    points = _points(compared[0]["test"])
+    points = _points(compared[0])
     yield tag("p", f"{points}. The interval below each figure is the 95 % bootstrap interval. Ties count as errors.")
     columns = [(group, top) for group in _groups(compared[0]) for top in ("top1", "top5")]
     best = {column: max(_last(found, *column)["accuracy"] for found in compared) for column in columns}
     rows = []
     for found in evaluation["scores"]:
-        other = "" if found in compared else _points(found["test"])
+        other = "" if found in compared else _points(found)
         cells = [
             _figure(_last(found, *column), not other and _last(found, *column)["accuracy"] == best[column])
             if column[0] in _groups(found)
@@ -44,12 +44,20 @@ def accuracy_section(findings: Findings) -> Iterator[Markup]:
 def comparable(findings: Findings) -> list[Json]:
     """The scores with the most classes. Fewer classes are easier, so such scores are not compared with these."""
     scores = (findings.evaluation or {"scores": []})["scores"]
-    most = max((found["test"]["classes"] for found in scores), default=0)
-    return [found for found in scores if found["test"]["classes"] == most]
+    most = max((points_of(found)["classes"] for found in scores), default=0)
+    return [found for found in scores if points_of(found)["classes"] == most]
 
 
-def _points(points: Json) -> str:
-    text = f"{_count(points['labelled'], 'labelled test point')} of {_count(points['classes'], 'class', 'classes')}"
+def points_of(found: Json) -> Json:
+    """The counts of the points of an evaluation: test points, or held-out rows."""
+    points: Json = found["test"] if "test" in found else found["held_out"]
+    return points
+
+
+def _points(found: Json) -> str:
+    points = points_of(found)
+    what = _count(points["labelled"], "labelled test point" if "test" in found else "held-out row")
+    text = f"{what} of {_count(points['classes'], 'class', 'classes')}"
     novel = points.get("novel")
     if novel is None:
         return text
@@ -73,7 +81,7 @@ def _name(found: Json, other: str) -> list[Markup | str]:
     about = [other] if other else []
     about += [] if iteration is None else [f"iteration {iteration}"]
     about += [f"weight {found['weight']:g}"] if "weight" in found else []
-    name = str(found["artifact"]).removeprefix("scores/")
+    name = str(found["artifact"]).rpartition("/")[2]
     return [name, tag("small", ", ".join(about))] if about else [name]
 
 
@@ -124,7 +132,7 @@ def _accuracy_chart(found: Json) -> Chart:
         for top in ("top5", "top1")
         for group in _groups(found)
     ]
-    name = str(found["artifact"]).removeprefix("scores/")
+    name = str(found["artifact"]).rpartition("/")[2]
     top5 = lines[0].points
     best = max(top5, key=lambda point: point.y)
     caption = (
@@ -167,7 +175,7 @@ def class_section(findings: Findings) -> Iterator[Markup]:
     if findings.evaluation is None:
         return
     found = max(comparable(findings), key=lambda scores: float(_last(scores, "all", "top1")["accuracy"]))
-    name = str(found["artifact"]).removeprefix("scores/")
+    name = str(found["artifact"]).rpartition("/")[2]
     classes = sorted(
         (entry for entry in found["per_class"] if entry["points"]), key=lambda entry: (-entry["top1"], -entry["top5"])
     )

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.evaluation.metrics import predictions
+from mmdiff.auditing.artifact import KIND as AUDIT
+from mmdiff.auditing.summary import summarised
 from mmdiff.evaluation.scores import TEST, Scores, open_scores, why_no_scores
 from mmdiff.evaluation.stage import Request as EvaluationRequest
-from mmdiff.evaluation.stage import evaluate
+from mmdiff.evaluation.stage import evaluate, read_classes
 from mmdiff.explain.nodes import Images, Name, find_row
-from mmdiff.explain.stage import Explainer
+from mmdiff.explain.points import Decisions
+from mmdiff.explain.stage import Explainer, labels_file, point_of
 from mmdiff.formats.errors import FILE, Call, InputError, Missing, MmdiffError, Parameter, Placeholder, Stale, call
 from mmdiff.formats.store.fingerprint import state
 from mmdiff.formats.store.manifest import Json
@@ -25,7 +27,10 @@ from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.knn.targets import missed_targets
 from mmdiff.labels.classes import UNLABELLED
 from mmdiff.runtime.progress import Progress, silent
-from mmdiff.runtime.staleness import reasons_stale
+from mmdiff.runtime.staleness import reasons_stale, stale_artifacts
+from mmdiff.validation.evaluation import evaluate_held_out
+from mmdiff.validation.held_out import KIND as FOLDS
+from mmdiff.validation.held_out import HeldOut
 
 EXAMPLES = 4
 EXPERIMENT = ("report", 1)
@@ -52,6 +57,7 @@ class Findings:
     scores: dict[str, Json] = field(default_factory=dict)
     evaluation: Json | None = None
     experiments: list[Json] = field(default_factory=list)
+    audits: dict[str, Json] = field(default_factory=dict)
     explained: list[Json] = field(default_factory=list)
     explained_scores: str | None = None
     images_from: str | None = None
@@ -66,11 +72,13 @@ def gather(store: Store, request: Request, progress: Progress = silent) -> Findi
     notes += [sentence for artifact in artifacts for sentence in missed_targets(artifact)]
     current, stale = _current_scores(store, artifacts)
     notes += [f"left out {error}" for error in stale]
-    if not current and not stale:
-        notes.append(f"nothing is evaluated: {why_no_scores(store)}.")
     evaluation = _evaluation(store, request, current, notes, progress)
-    explainer = _explainer(store, current, notes)
-    if request.tests and explainer is None:
+    if not current and not stale:
+        evaluation = _held_out(store, request, artifacts, progress)
+        if evaluation is None:
+            notes.append(f"nothing is evaluated: {why_no_scores(store)}.")
+    explainer = _explainer(store, artifacts, current, notes)
+    if request.tests and (explainer is None or explainer.points.role != "test"):
         raise _no_paths(store, request.tests[0], stale, notes)
     return Findings(
         store=str(store.path),
@@ -78,8 +86,9 @@ def gather(store: Store, request: Request, progress: Progress = silent) -> Findi
         scores={name: {**_plain(scores.artifact), "method": scores.method} for name, scores in current.items()},
         evaluation=evaluation,
         experiments=[_experiment(artifact) for artifact in artifacts if _kind(artifact) == EXPERIMENT],
+        audits=_audits(store, artifacts, notes),
         explained=[] if explainer is None else _explained(explainer, request, images),
-        explained_scores=None if explainer is None else explainer.scores.name,
+        explained_scores=None if explainer is None else explainer.name,
         images_from=images.host if images is not None else None,
         notes=notes,
     )
@@ -113,6 +122,20 @@ def _experiment(artifact: Artifact) -> Json:
     inputs = artifact.manifest.inputs.items()
     changed = [entry["source"] for role, entry in inputs if state(artifact.run["witness"][role]) == "changed"]
     return {**_plain(artifact), **about, "changed": changed}
+
+
+def _audits(store: Store, artifacts: Sequence[Artifact], notes: list[str]) -> dict[str, Json]:
+    """The audits that are current, by their part."""
+    found = {}
+    for artifact in artifacts:
+        if artifact.manifest.kind != AUDIT:
+            continue
+        stale = stale_artifacts(store, artifact)
+        if stale:
+            notes.append(f"left out {artifact.name}: {stale[0]}.")
+        else:
+            found[artifact.manifest.parameters["part"]] = summarised(store, artifact)
+    return found
 
 
 def _current_scores(store: Store, artifacts: Sequence[Artifact]) -> tuple[dict[str, Scores], list[Stale]]:
@@ -149,18 +172,32 @@ def _evaluation(
     }
 
 
-def _explainer(store: Store, current: dict[str, Scores], notes: list[str]) -> Explainer | None:
-    """The explainer of the first diffusion that has one; `scores/diffusion` is tried first."""
-    names = [name for name, scores in current.items() if scores.has_iterations and scores.tests]
-    for name in sorted(names, key=lambda name: name != "scores/diffusion"):
-        labels = current[name].artifact.manifest.inputs.get("labels")
+def _held_out(store: Store, request: Request, artifacts: Sequence[Artifact], progress: Progress) -> Json | None:
+    """The evaluation on held-out labels, as far as it was made before."""
+    folds = [artifact for artifact in artifacts if artifact.manifest.kind == FOLDS and not stale_artifacts(store, artifact)]
+    if not folds:
+        return None
+    wanted = None if request.novel is None else read_classes(request.novel)
+    return evaluate_held_out([HeldOut.of(artifact) for artifact in folds], [1, 5], wanted, per_class=True, progress=progress)
+
+
+def _explainer(store: Store, artifacts: Sequence[Artifact], current: dict[str, Scores], notes: list[str]) -> Explainer | None:
+    """The explainer of the first diffusion that has one, of its test points or else of the rows of the collection.
+
+    `scores/diffusion` is tried first.
+    """
+    tests = [name for name, scores in current.items() if scores.has_iterations and scores.tests]
+    rows = [artifact.name for artifact in artifacts if "top_classes" in artifact and not stale_artifacts(store, artifact)]
+    for name in sorted(tests or rows, key=lambda name: name != "scores/diffusion"):
+        labels = labels_file(store.open_artifact(name))
         if labels is not None:
-            notes.append(f"{name} has no paths here, since its labels come from {labels['source']} and not from the seeds.")
+            notes.append(f"{name} has no paths here, since its labels come from {labels['source']} and not from the store.")
             continue
         try:
-            return Explainer(store, name)
+            return Explainer(store, name, of_collection=not tests)
         except (InputError, Missing, Stale) as error:
-            notes.append(f"{name} has no paths here: {in_words(error)}")
+            # Without test points, the same cause is noted where nothing is evaluated.
+            notes += [f"{name} has no paths here: {in_words(error)}"] if tests else []
     return None
 
 
@@ -194,7 +231,8 @@ def _words(part: Parameter | Call) -> str:
 
 def _explained(explainer: Explainer, request: Request, images: Images | None) -> list[Json]:
     """The paths of the requested test points, or of typical ones."""
-    rows = [find_row(explainer.ids, wanted) for wanted in request.tests] or examples(explainer)
+    wanted = [find_row(explainer.ids, Parameter("test", test), "test point") for test in request.tests]
+    rows = wanted or examples(explainer.points.decisions())
     try:
         found = explainer.explain(rows) if rows else []
     except InputError:
@@ -204,30 +242,25 @@ def _explained(explainer: Explainer, request: Request, images: Images | None) ->
         return []
     if images is not None:
         for one in found:
-            for step in [one["test"], *(step for path in one["paths"] for step in path["steps"])]:
+            for step in [point_of(one), *(step for path in one["paths"] for step in path["steps"])]:
                 step["image"] = images.thumbnail(Name(step["role"], step["id"]))
     return found
 
 
-def examples(explainer: Explainer, count: int = EXAMPLES) -> list[int]:
-    """Rows of typical test points, with margins near the median: half of them classified right, half wrong."""
-    predicted, margins = predictions(explainer.scores.after())
-    decided = predicted != UNLABELLED
-    if explainer.truth is None:
-        return _typical(np.flatnonzero(decided), margins, predicted, count)
-    labels = explainer.truth.labels
-    right = decided & (labels == predicted[:, None]).any(axis=1)
-    wrong = decided & explainer.truth.known & ~right
-    half = _typical(np.flatnonzero(right), margins, labels[:, 0], count // 2)
-    return half + _typical(np.flatnonzero(wrong), margins, labels[:, 0], count - len(half))
+def examples(decisions: Decisions, count: int = EXAMPLES) -> list[int]:
+    """Rows of typical points, with margins near the median: half of them right and half wrong, where that is known."""
+    if decisions.right is None or decisions.wrong is None:
+        return _typical(decisions, decisions.predicted != UNLABELLED, count)
+    half = _typical(decisions, decisions.right, count // 2)
+    return half + _typical(decisions, decisions.wrong, count - len(half))
 
 
-def _typical(rows: NDArray[np.int64], margins: NDArray[np.float32], kinds: NDArray[np.int64], count: int) -> list[int]:
+def _typical(decisions: Decisions, among: NDArray[np.bool_], count: int) -> list[int]:
     """The rows whose margins are nearest the median, each of another class."""
-    if not len(rows):
+    if not among.any():
         return []
     # With a single class there is no second best, and every margin is infinite.
-    finite = np.minimum(margins[rows].astype(np.float64), np.finfo(np.float32).max)
-    near = rows[np.argsort(np.abs(finite - np.median(finite)), kind="stable")]
-    _, first = np.unique(kinds[near], return_index=True)
-    return [int(row) for row in near[np.sort(first)][:count]]
+    finite = np.minimum(decisions.margins[among].astype(np.float64), np.finfo(np.float32).max)
+    near = np.argsort(np.abs(finite - np.median(finite)), kind="stable")
+    _, first = np.unique(decisions.kinds[among][near], return_index=True)
+    return [int(row) for row in decisions.rows[among][near][np.sort(first)][:count]]

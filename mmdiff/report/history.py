@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mmdiff.explain.stage import point_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.report.gathering import Findings
 from mmdiff.report.html import Markup, duration, join, listed, moment, percent, sentence, shortened, size, table, tag, value
@@ -19,9 +20,10 @@ def path_section(findings: Findings) -> Iterator[Markup]:
     if not findings.explained:
         return
     name = str(findings.explained_scores).removeprefix("scores/")
+    points = "test points" if "test" in findings.explained[0] else "rows"
     yield tag(
         "p",
-        f"Paths of labels to some test points in {name}: going back from the point, the node with the largest contribution "
+        f"Paths of labels to some {points} in {name}: going back from the point, the node with the largest contribution "
         "after each iteration. The figure on an arrow is its share of the next node's score. A node can follow itself.",
     )
     for found in findings.explained:
@@ -29,14 +31,14 @@ def path_section(findings: Findings) -> Iterator[Markup]:
 
 
 def _point(found: Json) -> Markup:
-    test = found["test"]
+    test, what = point_of(found), "test point" if "test" in found else "row"
     truth, predicted = listed([shortened(label, _TITLE) for label in test["labels"]]), test["predicted"]
     right = predicted in test["labels"]
     verdict = "not labelled" if not truth else "right" if right else "wrong"
     prediction = "No class is predicted" if predicted is None else f"Predicted: {shortened(predicted, _TITLE)}"
     return tag(
         "article",
-        tag("h3", f"Test point {test['id']} ", tag("span", verdict, class_=f"verdict {verdict.split()[0]}")),
+        tag("h3", f"{sentence(what)} {test['id']} ", tag("span", verdict, class_=f"verdict {verdict.split()[0]}")),
         None if right else tag("p", f"True class: {truth}. {prediction}." if truth else f"{prediction}."),
         [_path(path, found) for path in found["paths"]],
         [tag("p", sentence(note), class_="note") for note in found["notes"]],
@@ -46,7 +48,8 @@ def _point(found: Json) -> Markup:
 
 def _path(path: Json, found: Json) -> Markup:
     roles = [key for key in ("true", "predicted") if path[key]]
-    about = f" {' and '.join(roles) or 'requested'} class, rank {path['rank']}"
+    rank = "not among the best classes of the row" if path["rank"] is None else f"rank {path['rank']}"
+    about = f" {' and '.join(roles) or 'requested'} class, {rank}"
     heading = tag(
         "p", tag("b", shortened(path["class"], _TITLE), title=path["class"]), tag("small", about), class_="path-title"
     )
@@ -54,13 +57,13 @@ def _path(path: Json, found: Json) -> Markup:
         return tag(
             "div", heading, tag("p", f"No label of this class arrives within {found['iterations']} iterations.", class_="note")
         )
-    test = found["test"]
+    test, what = point_of(found), "test point" if "test" in found else "row"
     items = []
     for place, step in enumerate(path["steps"]):
         stays = place > 0 and all(step[key] == path["steps"][place - 1][key] for key in ("role", "id"))
         items.append(tag("li", _node(step, f"iteration {step['iteration']}", stays), _arrow(step["share"])))
     items.append(tag("li", _node(test, "score", False)))
-    label = f"Path of {path['class']} to test point {test['id']}"
+    label = f"Path of {path['class']} to {what} {test['id']}"
     chain = tag("ol", items, class_="path" if "image" in test else "path plain")
     return tag("div", heading, tag("div", chain, class_="scroll", tabindex=0, role="region", aria_label=label))
 

@@ -14,6 +14,7 @@ from mmdiff.export.target import check_place, whole_file
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Store
 from mmdiff.report.accuracies import accuracy_section, class_section, comparable, fusion_section, iteration_section
+from mmdiff.report.audits import audit_section
 from mmdiff.report.experiments import experiment_section
 from mmdiff.report.gathering import Findings, Request, gather
 from mmdiff.report.history import path_section, run_section
@@ -26,6 +27,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Findings], Iterator[Markup]]]] = {
     "fusion": ("Fusion", fusion_section),
     "experiments": ("Experiments", experiment_section),
     "classes": ("Classes", class_section),
+    "audit": ("Audit", audit_section),
     "paths": ("Paths", path_section),
     "runs": ("Runs", run_section),
 }
@@ -88,17 +90,17 @@ def _summary(findings: Findings) -> str:
         return "The runs of this store, with their time and memory."
     best = max(comparable(findings), key=lambda found: found["iterations"][-1]["all"]["top5"]["accuracy"])
     figures = best["iterations"][-1]["all"]
-    name = str(best["artifact"]).removeprefix("scores/")
+    name, points = str(best["artifact"]).rpartition("/")[2], "test points" if "test" in best else "held-out rows"
     chosen = " The fusion weight was chosen on these test points, so this is optimistically biased."
     return (
-        f"The best scores, {name}, rank the true class of {percent(figures['top1']['accuracy'])} of the test points first, and "
+        f"The best scores, {name}, rank the true class of {percent(figures['top1']['accuracy'])} of the {points} first, and "
         f"of {percent(figures['top5']['accuracy'])} among the first five.{chosen if best.get('weight_chosen_on') else ''}"
     )
 
 
 def _tiles(findings: Findings) -> Iterator[tuple[str, str]]:
     by_name = {line["artifact"]: line for line in findings.artifacts}
-    for role, title in (("background", "unlabelled"), ("seeds", "seeds"), ("test", "test points")):
+    for role, title in (("background", "rows"), ("appended", "appended"), ("seeds", "seeds"), ("test", "test points")):
         line = by_name.get(f"descriptors/{role}")
         if line is not None:
             yield title, f"{line['shapes']['vectors'][0]:,}"

@@ -1,0 +1,1 @@
+"""The page of a store on this machine: what is in it, one row after the other, and labelling."""
