@@ -10,6 +10,8 @@ import typer
 
 import mmdiff
 from mmdiff.cli import (
+    audit,
+    browse,
     build_graph,
     diffuse,
     doctor,
@@ -23,10 +25,13 @@ from mmdiff.cli import (
     import_graph,
     importing,
     inspect,
+    label,
     logreg,
     plan,
+    predict,
     report,
     show,
+    suggest,
     verify,
 )
 from mmdiff.cli.errors import Commands
@@ -39,16 +44,21 @@ app = typer.Typer(
     help="Spread a few labels over up to 10^8 embeddings, on one workstation, from disk.",
 )
 app.command("import")(importing.command)
+app.command("label")(label.command)
+app.command("suggest")(suggest.command)
 app.command("build-graph")(build_graph.command)
 app.command("import-graph")(import_graph.command)
 app.command("diffuse")(diffuse.command)
 app.add_typer(plan.app, name="plan")
 app.command("logreg")(logreg.command)
 app.command("fuse")(fuse.command)
+app.command("predict")(predict.command)
 app.command("evaluate")(evaluate.command)
 app.add_typer(experiment.app, name="experiment")
+app.command("audit")(audit.command)
 app.command("explain")(explain.command)
 app.command("report")(report.command)
+app.command("browse")(browse.command)
 app.command("inspect")(inspect.command)
 app.command("verify")(verify.command)
 app.command("export")(export.command)

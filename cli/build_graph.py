@@ -54,6 +54,10 @@ def command(
     sigma: Sigma = None,
     lambda_: Lambda = None,
     transductive: Transductive = False,
+    merge_appended: Annotated[
+        bool,
+        typer.Option("--merge-appended", help="Make appended rows part of the background first, and search all rows anew."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     memory: Memory = "8G",
     threads: Threads = None,
@@ -63,7 +67,8 @@ def command(
 ) -> None:
     """Build the graph that labels spread over.
 
-    The neighbours of the background are found once; new seeds and test points complete the graph without searching it again.
+    The neighbours of the background are found once; appended rows, seeds and test points complete the graph without searching
+    it again.
     If interrupted, the same command continues; repeated, it makes only what has changed. With `--dask` workers find the
     neighbours of the background and share `--memory`; everything else stays with this process.
     """
@@ -76,6 +81,7 @@ def command(
         sigma=sigma,
         lambda_=lambda_,
         transductive=transductive,
+        merge_appended=merge_appended,
         seed=seed,
     )
     for stage in summary.values():
@@ -90,6 +96,8 @@ def command(
 
 
 def _facts(facts: dict[str, Any]) -> str:
+    if "dropped" in facts:
+        return f"{text.count(facts['rows'], 'row')}, appended ones among them"
     if "cells" in facts:
         return text.count(facts["cells"], "cell")
     if "edges" in facts:

@@ -22,7 +22,7 @@ Labels = Annotated[
         "--labels",
         metavar="FILE",
         help="A label for each node, -1 for none.",
-        show_default="those of the seeds, else of the background",
+        show_default="those of the store",
     ),
 ]
 PredictNodes = Annotated[
@@ -49,6 +49,9 @@ def command(
 ) -> None:
     """Spread labels over the graph, and score the test points.
 
+    With `--iterations auto` labelled rows are held out in folds first, and the number of iterations with the best accuracy on
+    them is taken; labels of test points are never used for it.
+
     If interrupted, the same command continues; repeated, it finds what it made. `mmdiff plan diffuse` tells the memory and time
     of a run. With `--dask` each batch of classes is computed by one worker, and the workers share `--memory`; not with `--eta
     row` or `sinkhorn`, which need all classes at once.
@@ -62,9 +65,14 @@ def command(
     if json:
         show.as_json(summary)
         return
-    facts, iterations = summary["facts"], options["iterations"]
+    facts = summary["facts"]
+    iterations = len(facts["steps"]) - 1
+    if "iterations_chosen" in summary:
+        _show_choice(summary["iterations_chosen"])
     took = "unchanged" if summary["reused"] else f"in {text.duration(summary['seconds'])}"
-    tests = f"{text.count(facts['tests'], 'test point')} x {text.count(facts['classes'], 'class', 'classes')}"
+    classes = text.count(facts["classes"], "class", "classes")
+    # Without test points the best classes of all rows are kept.
+    tests = f"{text.count(facts['tests'], 'test point')} x {classes}" if facts["tests"] else f"all rows x {classes}"
     size = text.size(summary["bytes"])
     show.result(f"{summary['artifact']}: {tests}, {text.count(iterations, 'iteration')}, {size} on disk, {took}")
     reached = ", ".join(f"{100 * step['nonzero']:.3g} %" for step in facts["steps"])
@@ -73,6 +81,15 @@ def command(
         found = summary["predictions"]
         rows = f"{text.count(found['rows'], 'row')}, {found['reached']:,} reached by a label"
         show.result(f"{text.printable(found['file'])}: {rows}")
+
+
+def _show_choice(chosen: dict[str, Any]) -> None:
+    """The number of iterations that was chosen, and the accuracies that it was chosen by."""
+    rows = f"{text.count(chosen['held_out'], 'labelled row')} held out in {text.count(chosen['folds'], 'fold')}"
+    curve = ", ".join(f"{100 * point['top1']:.1f} %" for point in chosen["curve"])
+    first, last = chosen["curve"][0]["iteration"], chosen["curve"][-1]["iteration"]
+    show.result(f"{text.count(chosen['iterations'], 'iteration')} chosen on {rows}")
+    show.result(f"top-1 accuracy on them after iterations {first} to {last}: {curve}")
 
 
 def batches(count: int, width: int) -> str:

@@ -27,9 +27,16 @@ _LONG_WORD = re.compile(r"\S{1000,}")
 
 _EXPECTED = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
 
-# Methods of the store whose command is called otherwise, and parameters that are arguments of their command.
-_COMMANDS = {"add": "import", "experiment": "experiment run"}
-_ARGUMENTS = ("source", "file", "artifact", "config", "url")
+# Methods of the store whose command is called otherwise, parameters whose option is, and those that are arguments.
+_COMMANDS = {
+    "add": "import",
+    "experiment": "experiment run",
+    "labels": "label --list",
+    "undo_label": "label --undo",
+    "hold_out": "label --holdout",
+}
+_OPTIONS = {"share": "holdout", "candidates": "from"}
+_ARGUMENTS = ("source", "file", "artifact", "config", "url", "what", "n")
 
 
 class Commands(TyperGroup):
@@ -119,7 +126,7 @@ def spell(part: Parameter | Call) -> str:
         return " ".join(["mmdiff", _COMMANDS.get(part.method, part.method.replace("_", "-")), *words])
     if part.name in _ARGUMENTS and part.has_value:
         return _word(part.value)
-    option = f"--{part.name.strip('_').replace('_', '-')}"
+    option = f"--{_OPTIONS.get(part.name, part.name).strip('_').replace('_', '-')}"
     if part.value is True or not part.has_value:
         return option
     return f"--no-{option[2:]}" if part.value is False else f"{option} {_word(part.value)}"

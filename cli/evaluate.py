@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePlace, Threads, open_store
 from mmdiff.text import printable
 
 _TITLE_LENGTH = 24
@@ -32,15 +32,33 @@ def command(
         ),
     ] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Report every class.")] = False,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Hold labelled rows out in N folds, and evaluate on them, also where there are test points.",
+            show_default="5 without test points, fewer where labels are few",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the folds.")] = 0,
+    memory: Memory = "8G",
+    threads: Threads = None,
+    dask: Dask = None,
     store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """Compare scores with the labels of the test points: accuracy among the best K, with 95 % bootstrap intervals.
+    """Measure the accuracy among the best K, with 95 % bootstrap intervals: on test points, else on held-out labels.
+
+    Scores are compared with the labels of the test points. Where there are none, labelled rows are held out in folds, each is
+    scored without the labels of its fold (with the options of the scores, or the defaults), and compared with its own label;
+    these scores are kept as `folds/NAME`. Labels that `mmdiff label --holdout` keeps out take the place of folds.
 
     Ties never count in favour of a method, and points of a class without seeds count as errors. For scores that you name, the
     margins between best and second are shown too, and the worst classes with the classes they are mistaken for.
     """
-    found = open_store(store).evaluate(*scores or (), top=top or (1, 5), novel=novel, per_class=per_class)
+    found = open_store(store, memory=memory, threads=threads, dask=dask).evaluate(
+        *scores or (), top=top or (1, 5), novel=novel, per_class=per_class, folds=folds, seed=seed
+    )
     if json:
         show.as_json(found)
         return
@@ -59,13 +77,23 @@ def command(
 
 def _of_the_same_points(evaluations: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Evaluations that go into one table: those over the same points and classes."""
-    for _, group in groupby(evaluations, lambda evaluation: evaluation["test"]):
+    for _, group in groupby(evaluations, _points):
         yield list(group)
 
 
+def _points(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """The counts of the test points, or of the held-out rows."""
+    found: dict[str, Any] = evaluation["test" if "test" in evaluation else "held_out"]
+    return found
+
+
 def _show_accuracies(evaluations: list[dict[str, Any]]) -> None:
-    points = evaluations[0]["test"]
-    groups = {"all": f"{points['labelled']:,} test points, {points['classes']:,} classes"}
+    points = _points(evaluations[0])
+    if "folds" not in points:
+        kind = "test points"
+    else:
+        kind = "rows kept out" if points["scheme"] == "holdout" else f"labelled rows held out in {points['folds']} folds"
+    groups = {"all": f"{points['labelled']:,} {kind}, {points['classes']:,} classes"}
     if "novel" in points:
         groups["novel"] = f"{points['novel']['points']:,} of them of {points['novel']['classes']:,} novel classes"
     show.result("; ".join(groups.values()))

@@ -16,7 +16,11 @@ def command(
     second: Annotated[str, typer.Argument(metavar="B", help="The other scores.")] = "scores/diffusion",
     weight: Annotated[float | None, typer.Option(help="0 is B alone, 1 is A alone. Default: 0.5.", show_default=False)] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Choose the weight with the best top-5 accuracy on the labelled test points.")
+        bool,
+        typer.Option(
+            "--tune",
+            help="Choose the weight with the best top-5 accuracy on the labelled test points, else on held-out labels.",
+        ),
     ] = False,
     iteration: Annotated[
         int | None, typer.Option(help="The iteration of the diffusion. Default: the last.", show_default=False)
@@ -27,7 +31,8 @@ def command(
 ) -> None:
     """Fuse a logistic regression with a diffusion: weight x log-probabilities of A + (1 - weight) x those of B.
 
-    The accuracy at every weight is kept with the scores, where the test points have labels. Repeated, it does nothing.
+    The accuracy at every weight is kept with the scores, where the test points have labels. Where both have the best classes of
+    the rows of the collection, these are fused too. Repeated, it does nothing.
     """
     fused = open_store(store).fuse(first, second, weight=weight, tune=tune, iteration=iteration, name=name)
     summary = fused.summary
@@ -37,9 +42,10 @@ def command(
     for sentence in summary["notes"]:
         show.note(text.printable(sentence))
     facts = summary["facts"]
+    points = text.count(facts["tests"], "test point") if facts["tests"] else "all rows of the collection"
     took = "unchanged" if summary["reused"] else f"in {text.duration(summary['seconds'])}"
     show.result(
-        f"{summary['artifact']}: {text.count(facts['tests'], 'test point')}, "
+        f"{summary['artifact']}: {points}, "
         f"{text.count(facts['classes'], 'class', 'classes')}, weight {facts['weight']:g}, "
         f"{text.size(summary['bytes'])} on disk, {took}"
     )

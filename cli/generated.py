@@ -41,7 +41,10 @@ def _parameter(declared: Any) -> inspect.Parameter:
     kind = _type(declared)
     if issubclass(kind, StrEnum):
         default = kind(default)
-    info = typer.Option(f"--{declared.name.replace('_', '-')}", help=declared.doc, metavar=declared.metavar, show_default=shown)
+    text = declared.doc if declared.auto is None else f"{declared.doc} {declared.auto}"
+    if declared.auto is not None:
+        default = str(default)
+    info = typer.Option(f"--{declared.name.replace('_', '-')}", help=text, metavar=declared.metavar, show_default=shown)
     annotation = Annotated[kind | None if default is None else kind, info]  # type: ignore[valid-type]
     return inspect.Parameter(declared.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -50,6 +53,8 @@ def _type(declared: Any) -> type[Any]:
     """The type that the command line parses: an enum of choices, a number or a flag, else the text as it is."""
     if declared.choices:
         return StrEnum(declared.name.title().replace("_", ""), {choice: choice for choice in declared.choices})  # type: ignore[return-value]
+    if declared.auto is not None:
+        return str
     kinds = [kind for kind in get_args(declared.type) or (declared.type,) if kind is not type(None)]
     return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float) else str
 
@@ -58,6 +63,6 @@ def _value(declared: Any, parsed: Any) -> Any:
     """A parsed value as the declaration has it. Text that is a number is one where numbers are valid."""
     if isinstance(parsed, StrEnum):
         return parsed.value
-    if isinstance(parsed, str) and int in get_args(declared.type) and re.fullmatch(r"-?[0-9]{1,20}", parsed):
+    if isinstance(parsed, str) and int in (declared.type, *get_args(declared.type)) and re.fullmatch(r"-?[0-9]{1,20}", parsed):
         return int(parsed)
     return parsed

@@ -40,8 +40,10 @@ def command(
         typer.Argument(
             metavar="SOURCE...",
             help="Files of embeddings, read as one array in the order given (a quoted pattern: in numeric order). "
-            "`.npy`, `.fvecs`, `.bvecs`, `.fbin`, `.u8bin`, `.i8bin`, `.f16bin`, `file.h5::dataset`, "
-            "`file.parquet::column`, a zarr array, or a folder as clip-retrieval writes it.",
+            "`.npy`, `.fvecs`, `.bvecs`, `.fbin`, `.u8bin`, `.i8bin`, `.f16bin`, `file.npz::array`, "
+            "`file.safetensors::tensor`, `file.h5::dataset`, `file.parquet::column`, `file.arrow::column`, "
+            "`file.feather::column`, a zarr array, or a folder as `datasets` or clip-retrieval writes it. "
+            "Where only one fits, the name after `::` may be left out.",
             show_default=False,
         ),
     ],
@@ -49,25 +51,38 @@ def command(
         Role,
         typer.Option(
             help="`background`: rows that labels spread over. `seeds`: labelled rows beside them. `test`: rows to classify.",
-            show_default=False,
         ),
-    ],
+    ] = Role.background,
     labels: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
-            help="A label for each row: `.npy`, `.txt`, `.csv::column` or `.parquet::column`; numbers or names; "
-            "-1, empty or null means unlabelled.",
+            metavar="COLUMN|FILE",
+            help="A label for each row: a column of the source where it is a table, or a file: `.npy`, `.txt`, `.csv::column`, "
+            "`.parquet::column` or any other table above, or a quoted pattern; numbers or names; -1, empty or null means "
+            "unlabelled.",
         ),
     ] = None,
     ids: Annotated[
-        str | None, typer.Option(metavar="FILE", help="An id for each row, in the same formats. Default: row numbers.")
+        str | None, typer.Option(metavar="COLUMN|FILE", help="An id for each row, in the same way. Default: row numbers.")
     ] = None,
     class_names: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Names of class numbers: `.txt` (line i is class i), `.json` or `.csv`."),
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Type of the stored vectors.")] = Dtype.float32,
+    append: Annotated[
+        bool,
+        typer.Option(
+            "--append",
+            help="Add rows to the background instead of replacing it, with its PCA and options. Ids must be new; without ids, "
+            "row numbers go on.",
+        ),
+    ] = False,
+    dtype: Annotated[
+        Dtype | None,
+        typer.Option(
+            help="Type of the stored vectors. Default: float32, or with `--append` that of the background.", show_default=False
+        ),
+    ] = None,
     dims: Annotated[
         int | None,
         typer.Option(help="Reduce wider rows to this many dimensions by PCA (with the background: 256).", show_default=False),
@@ -84,6 +99,10 @@ def command(
     no_background: Annotated[
         bool, typer.Option("--no-background", help="There is none: train the PCA on these seeds.")
     ] = False,
+    same_ids: Annotated[
+        bool,
+        typer.Option("--same-ids", help="Use only the labels of seeds whose ids stand in the collection."),
+    ] = False,
     threads: Threads = None,
     store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
@@ -91,7 +110,8 @@ def command(
     """Import embeddings as background, seeds or test points.
 
     Rows are reduced by PCA where they are wider than --dims, and scaled to unit length. The PCA is trained on the background
-    and used for all roles, so import the background first. If interrupted, the same command continues; repeated, it does
+    and used for all roles, so import the background first. Importing a role again replaces its rows, and says so; rows that
+    arrive later are added to the background with `--append`. If interrupted, the same command continues; repeated, it does
     nothing.
     """
     summary = open_store(store, create=True, threads=threads).add(
@@ -100,18 +120,23 @@ def command(
         labels=labels,
         ids=ids,
         class_names=class_names,
-        dtype=dtype.value,
+        append=append,
+        dtype=None if dtype is None else dtype.value,
         dims=dims,
         normalize=normalize,
         keep_raw=keep_raw,
         on_bad=on_bad.value,
         no_background=no_background,
+        same_ids=same_ids,
     )
     if json:
         show.as_json(summary)
         return
     for sentence in summary["notes"]:
         show.note(text.printable(sentence))
+    if "shape" not in summary:
+        show.result(f"{summary['artifact']}: {'nothing new' if summary['reused'] else 'labels recorded'}, no rows imported")
+        return
     if summary["reused"]:
         show.result(f"{summary['artifact']}: already imported, nothing to do")
         return
@@ -120,6 +145,8 @@ def command(
         f"{summary['artifact']}: {show.shape(summary['shape'])} {summary['dtype']}, {text.size(summary['bytes'])} on disk, "
         f"in {text.duration(summary['seconds'])} ({text.size(speed)}/s)"
     )
+    if append:
+        show.result(f"  {text.count(summary['added'], 'row')} added")
     if summary["chunks_found"]:
         show.result(f"  continued: {text.count(summary['chunks_found'], 'chunk')} kept from an interrupted run")
     if summary["classes"]:

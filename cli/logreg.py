@@ -1,4 +1,4 @@
-"""`mmdiff logreg`: logistic regression on the seeds."""
+"""`mmdiff logreg`: logistic regression on the labelled rows."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def command(
     store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
 ) -> None:
-    """Train a logistic regression on the seeds, and classify the test points with it.
+    """Train a logistic regression on the labelled rows, and classify the test points and the collection with it.
 
-    It trains on the descriptors before the PCA, where they were kept. `mmdiff export models/logreg FILE.safetensors` takes the
-    model elsewhere. Repeated, it makes only what has changed.
+    It trains on the descriptors of the seeds before the PCA, where they were kept; with labelled rows of the collection, on
+    vectors. `mmdiff export models/logreg FILE.safetensors` takes the model elsewhere. Repeated, it makes only what has changed.
     """
     summary = (
         open_store(store)
@@ -68,8 +68,9 @@ def command(
 def _facts(facts: dict[str, Any]) -> str:
     classes = text.count(facts["classes"], "class", "classes")
     if "tests" in facts:
-        return f"{text.count(facts['tests'], 'test point')}, {classes}"
-    return f"{classes} from {text.count(facts['samples'], 'seed')} of {text.count(facts['width'], 'value')}"
+        points = text.count(facts["tests"], "test point") if facts["tests"] else "all rows of the collection"
+        return f"{points}, {classes}"
+    return f"{classes} from {text.count(facts['samples'], 'labelled row')} of {text.count(facts['width'], 'value')}"
 
 
 def _show_tuning(facts: dict[str, Any]) -> None:

@@ -97,6 +97,15 @@ def result(text: str) -> None:
         typer.echo(text)
 
 
+class Output:
+    """Stdout for bytes, as a stream."""
+
+    def write(self, data: bytes) -> int:
+        with _output():
+            sys.stdout.flush()
+            return sys.stdout.buffer.write(data)
+
+
 def note(text: str) -> None:
     """Something the user should know, on stderr. Without a reader there the command goes on."""
     with suppress(OSError):
