@@ -17,16 +17,30 @@ if os.environ.get("NUMBA_DISABLE_JIT"):
     interpreted.install()
 
 from mmdiff.formats.store.store import Store
+from mmdiff.runtime.threads import limit_cores
 from tests.support.stores import MEMORY, Inputs, make_inputs, make_store
 
 settings.register_profile(
-    "mmdiff", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "mmdiff",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("mmdiff")
 
 # What a shell starts in the background ignores Ctrl-C, and would let the tests' own interruptions pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _own_threads() -> Iterator[None]:
+    """Ends the limit of threads, which holds for a whole process, with the test that sets it, or whose Dask worker does."""
+    before = limit_cores(None)
+    yield
+    limit_cores(before)
 
 
 @pytest.fixture

@@ -22,7 +22,17 @@ NAMES = [
     *("DiffusionOptions", "Graph", "Scores", "Store", "__version__"),
     *("diffuse", "errors", "evaluate", "knn_graph", "open", "text"),
 ]
-MODULES = ("arrays", "diffusion.options", "errors", "results", "store", "store_reading", "store_scoring", "text")
+MODULES = (
+    "arrays",
+    "diffusion.options",
+    "errors",
+    "results",
+    "store",
+    "store_labelling",
+    "store_reading",
+    "store_scoring",
+    "text",
+)
 
 
 def public_callables() -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from mmdiff.building.stage import Outcome, Request, build_graph
 from mmdiff.cli import app
+from mmdiff.formats.store import array_writer
 from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.graph import CsrGraph
@@ -275,3 +276,16 @@ def test_a_search_that_is_interrupted_between_its_passes_continues_to_the_same_b
     assert outcome.artifacts["knn/BB"].id == expected
     assert len(outcome.artifacts["knn/BB"].manifest.facts["recall_by_pass"]) == 3
     assert problems(Store.open(other)) == []
+
+
+def test_a_search_does_not_depend_on_reading_again_the_chunks_that_it_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk that cannot be read counts as missing when a run continues; a run that has written it knows better."""
+    monkeypatch.setattr(background, "choose", lambda *_, **__: Choice(2, 2, 0.9, 100.0))
+    import_rows(tmp_path, "background", clustered(2000, 16, 10))
+    shutil.copytree(tmp_path / "store", tmp_path / "other", symlinks=True)
+    expected = build(tmp_path, recall=0.1, index="cells").artifacts["knn/BB"].id
+    monkeypatch.setattr(array_writer, "crc_of_complete_chunk", lambda *_: None)
+    outcome = build_graph(tmp_path / "other", Request(k=K, recall=0.1, index="cells"))
+    assert outcome.artifacts["knn/BB"].id == expected

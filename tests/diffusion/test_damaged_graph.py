@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -296,7 +297,7 @@ def rows_of(draw: st.DrawFn, nodes: int) -> list[int]:
     return [first, *draw(some), last] if kind == "similar" else draw(st.lists(st.integers(0, nodes - 1)))
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(nodes=st.integers(1, 40), k=st.integers(1, 6), seed=st.integers(0, 999), data=st.data())
 def test_bad_rows_are_those_that_the_naive_check_finds(nodes: int, k: int, seed: int, data: st.DataObject) -> None:
     graph = some_graph(nodes, k, seed)
@@ -356,12 +357,12 @@ def test_a_graph_that_is_shortened_during_a_diffusion_ends_the_command_with_its_
     script = """
 import os, sys
 from pathlib import Path
-from mmdiff.diffusion import stage
-before = stage._compute
+from mmdiff.diffusion import prepared, stage
+before = prepared._compute
 def cut(*args, **kwargs):
     os.truncate(sys.argv[2], 0)
     return before(*args, **kwargs)
-stage._compute = cut
+prepared._compute = cut
 stage.diffuse(Path(sys.argv[1]), stage.Request(iterations=3, plain=True))
 """
     file = chunk(made, "indices", 1)
@@ -372,3 +373,28 @@ stage.diffuse(Path(sys.argv[1]), stage.Request(iterations=3, plain=True))
     last = done.stderr.strip().splitlines()[-1]
     assert str(file) in last or "chunk c.1 cannot be read: the file was shortened" in last
     assert Store.open(made).id("scores/diffusion") is None
+
+
+def test_the_product_follows_no_offset_that_has_changed_since_it_was_checked() -> None:
+    nodes, width = 4000, 2
+    indptr = np.arange(nodes + 1) * 3
+    indices = np.random.default_rng(0).integers(0, nodes, 3 * nodes).astype(np.uint32)
+    graph = GraphArrays(indptr=indptr, indices=indices, weights=None, scale=np.ones(nodes, np.float32))
+    source, rows, out = np.ones(nodes * width, np.float32), np.arange(nodes), np.empty((nodes, width), np.float32)
+    stop = threading.Event()
+
+    def change() -> None:
+        good = indptr[1::7].copy()
+        while not stop.is_set():
+            indptr[1::7] = 1 << 60
+            indptr[1::7] = good
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        found = {multiply_rows(graph, source, width, rows, out, rows, no_update(width).arrays()) for _ in range(3000)}
+    finally:
+        stop.set()
+        changing.join()
+    assert found <= {-1, nodes * width}
+    assert -1 in found

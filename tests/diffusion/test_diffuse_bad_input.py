@@ -121,20 +121,21 @@ def test_seeds_without_labels_have_nothing_to_spread(made: Path) -> None:
     assert "descriptors/seeds: no labels" in refused(made)
 
 
-def test_a_graph_without_seeds_has_nothing_to_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_without_labels_has_nothing_to_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "folder", "background test")
     monkeypatch.chdir(tmp_path / "folder")
     message = refused(tmp_path / "folder")
-    assert "no seeds" in message
-    assert "mmdiff import FILE --labels FILE --role seeds" in message
+    assert "no labels to spread" in message
+    assert "mmdiff label FILE" in message
+    assert "mmdiff import FILE --labels FILE" in message
 
 
-def test_a_graph_without_test_points_needs_something_to_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "folder", "background seeds")
+def test_a_graph_without_test_points_and_without_a_collection_has_nothing_to_predict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "folder", "seeds")
     monkeypatch.chdir(tmp_path / "folder")
-    message = refused(tmp_path / "folder")
-    assert "--role test" in message
-    assert "--predict-nodes" in message
+    assert "--role test" in refused(tmp_path / "folder")
 
 
 def test_seeds_alone_have_no_background_to_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def test_interrupted_anywhere_the_same_command_continues_to_the_same_bytes(
     reference = copy(original, quick_folder / "reference")
     diffuse(reference, asked)
     expected = tree(reference, with_runs=False)
-    for moment in itertools.count(0, 2):
+    for moment in itertools.count(0, 5):
         store = copy(original, quick_folder / str(moment))
         if not interrupt(store, asked, moment):
             break
@@ -106,10 +106,22 @@ def test_interrupted_anywhere_the_same_command_continues_to_the_same_bytes(
 
 def test_saved_batches_and_iterations_are_not_computed_again(original: Path, quick_folder: Path) -> None:
     asked = request(quick_folder, plain=True)
-    whole = diffuse(copy(original, quick_folder / "whole"), asked).artifact.run["steps"]
+    moves = itertools.count()
+
+    @contextmanager
+    def counting(what: str, total: int, unit: str) -> Iterator[Advance]:
+        del total, unit
+
+        def advance(_: int) -> None:
+            if what == "diffusing":
+                next(moves)
+
+        yield advance
+
+    whole = diffuse(copy(original, quick_folder / "whole"), asked, counting).artifact.run["steps"]
     store = copy(original, quick_folder)
-    # Three batches of three iterations with two moves each: the interrupt comes within the third batch.
-    assert interrupt(store, asked, 13)
+    # Three batches of three iterations, each with as many moves: the interrupt comes within the third batch.
+    assert interrupt(store, asked, next(moves) * 5 // 6)
     rest = diffuse(store, asked).artifact.run["steps"]
     assert 0 < sum(step["bytes"] for step in rest) <= sum(step["bytes"] for step in whole) / 3
 
@@ -153,7 +165,7 @@ def test_full_disk_is_an_error_in_words_and_with_space_the_same_command_continue
     reference = copy(original, quick_folder / "reference")
     diffuse(reference, asked)
     expected = tree(reference, with_runs=False)
-    for step in itertools.count(3, 7):
+    for step in itertools.count(3, 17):
         store = copy(original, quick_folder)
         with refused_at(step, TAKE_ROOM, errno.ENOSPC):
             try:
@@ -210,7 +222,7 @@ def test_coupled_product_that_changes_on_disk_is_never_used(
     def damaging(self: checkpoint.ProductsOnDisk, iteration: int, batch: int, values: Any) -> None:
         put(self, iteration, batch, values)
         if (iteration, batch) == (2, 1):
-            file = next(self.draft.folder_of(self._name(iteration, batch)).glob("c.*"))
+            file = next(self._declare(iteration, batch).folder.glob("c.*"))
             damaged = bytearray(file.read_bytes())
             damaged[100] ^= 1
             file.write_bytes(damaged)

@@ -79,7 +79,7 @@ def naive_step(graph: CsrGraph, S: NDArray[Any], labels: NDArray[Any], alpha: fl
     return np.where(Y.any(axis=1, keepdims=True), Y, P) if reset else P
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(graph=graphs, width=all_widths, seed=seeds_of_draws, seed_update=seed_updates, block=st.sampled_from([3, 40, 1 << 18]))
 def test_product_is_that_of_the_matrices(
     graph: CsrGraph, width: int, seed: int, seed_update: tuple[float, bool], block: int
@@ -99,7 +99,7 @@ def test_product_is_that_of_the_matrices(
     assert (np.delete(some, rows, axis=0) == 7).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=22, deadline=None)
 @given(nodes=st.integers(1, 900), width=widths, seed=seeds_of_draws, short=st.booleans(), block=st.sampled_from([40, 1 << 18]))
 def test_product_through_a_spill_file_is_the_same_to_the_last_bit(
     nodes: int, width: int, seed: int, short: bool, block: int
@@ -194,7 +194,7 @@ def test_sums_are_the_same_to_the_last_bit_on_processors_of_8_and_of_16_lanes(co
                 np.testing.assert_array_equal(sums[:31, column:], expected[:, column:])
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(lengths=st.lists(st.one_of(st.integers(0, 3), st.integers(20, 120), st.integers(0, 3000)), min_size=1, max_size=60))
 def test_rows_are_grouped_by_length_and_the_last_group_is_filled_with_the_empty_row(lengths: list[int]) -> None:
     rows = len(lengths)
@@ -224,7 +224,7 @@ def test_product_takes_weights_of_float16() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     graph=graphs,
     width=widths,
@@ -295,7 +295,7 @@ patterns = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(st.lists(st.tuples(patterns, st.booleans()), min_size=1, max_size=40))
 def test_bfloat16_rounds_to_the_nearest_and_between_two_to_the_even_one(drawn: list[tuple[int, bool]]) -> None:
     values = np.array([bits | (negative << 31) for bits, negative in drawn], np.uint32).view(np.float32)
@@ -307,7 +307,7 @@ def test_bfloat16_rounds_to_the_nearest_and_between_two_to_the_even_one(drawn: l
     np.testing.assert_array_equal(out.astype(np.float64), expected)
 
 
-@settings(max_examples=80)
+@settings(max_examples=45)
 @given(graph=graphs, seed=seeds_of_draws, steps=st.integers(0, 3), block=st.sampled_from([2, 1 << 18]))
 def test_needed_rows_are_those_that_can_be_reached_in_as_many_steps(graph: CsrGraph, seed: int, steps: int, block: int) -> None:
     A = (graph.to_scipy(normalized=False).toarray() != 0) | np.eye(graph.nodes, dtype=bool)
@@ -331,7 +331,7 @@ def test_needed_rows_are_those_that_can_be_reached_in_as_many_steps(graph: CsrGr
     np.testing.assert_array_equal(named if seen is None else seen, named)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     graph=graphs,
     seed=seeds_of_draws,
@@ -354,7 +354,7 @@ def test_sums_of_columns_are_known_without_the_columns(
     assert_close(sums, np.stack([each.sum(axis=0) for each in S]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     nodes=st.integers(1, 30),
     classes=st.integers(1, 12),
@@ -382,7 +382,7 @@ def test_best_classes_are_the_same_whatever_the_batches_and_ties_go_to_the_lower
         assert tops.scores[row].tolist() == [*L[row, best].tolist(), *(0.0 for _ in rest)]
 
 
-@settings(max_examples=80)
+@settings(max_examples=45)
 @given(nodes=st.integers(1, 40), width=widths, seed=seeds_of_draws, short=st.booleans(), high=st.booleans())
 def test_all_forms_of_a_state_gather_the_same_scores(nodes: int, width: int, seed: int, short: bool, high: bool) -> None:
     S, neighbors = some_S(nodes, width, seed), some_neighbors(nodes, seed)
@@ -403,7 +403,7 @@ def test_all_forms_of_a_state_gather_the_same_scores(nodes: int, width: int, see
     np.testing.assert_array_equal(frontier.rows, np.flatnonzero(S.any(axis=1)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(nodes=st.integers(1, 40), width=widths, seed=seeds_of_draws, power=st.sampled_from([0.3, 1, 2.5]), high=st.booleans())
 @pytest.mark.parametrize("size", [1e-30, 1, 1e30])
 def test_power_then_columns_that_sum_to_one(nodes: int, width: int, seed: int, power: float, high: bool, size: float) -> None:
@@ -428,7 +428,7 @@ def test_labels_that_are_given_twice_count_once_and_nodes_stay_seeds_in_every_ba
     assert [part.tolist() for part in some.entries] == [[4, 7], [1, 1], [1, 1]]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(graph=graphs, block=st.sampled_from([1, 7, 1 << 18]), seed=seeds_of_draws, every=st.booleans())
 def test_every_row_is_in_one_block_and_blocks_come_in_order(graph: CsrGraph, block: int, seed: int, every: bool) -> None:
     rows = None if every else some_rows(graph.nodes, seed)

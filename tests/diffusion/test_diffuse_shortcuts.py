@@ -40,7 +40,7 @@ def both_ways(
         return [diffuse(graph, labels, classes=classes, neighbors=lists, plain=plain, **options) for plain in (False, True)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(
     graph=graphs,
     classes=st.integers(1, 6),
@@ -85,7 +85,7 @@ def test_shortcuts_leave_S_as_it_is_to_the_last_bit(
     np.testing.assert_array_equal(found, plain)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     graph=graphs,
     classes=st.integers(1, 6),

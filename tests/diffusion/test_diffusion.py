@@ -73,7 +73,7 @@ def small_pieces(block_edges: int, entry_cost: int) -> Iterator[None]:
         streaming.BLOCK_EDGES, schedule.ENTRY_COST, coupled.BLOCK_ROWS = before
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     graph=graphs,
     variant=variants,

@@ -31,9 +31,11 @@ def test_command_has_every_declared_option_with_its_default_and_help(command: tu
     for name, declared in declared_options().items():
         parameter = parameters[name]
         assert parameter.opts == [f"--{name.replace('_', '-')}"]
-        assert parameter.help == declared.doc
+        assert parameter.help == " ".join(filter(None, (declared.doc, declared.auto)))
         default = parameter.default
-        assert (default.value if declared.choices else default) == declared.default
+        assert (default.value if declared.choices else default) == (
+            declared.default if declared.auto is None else str(declared.default)
+        )
         assert not declared.choices or tuple(each.value for each in type(default)) == declared.choices
 
 
@@ -41,6 +43,9 @@ def test_python_documents_every_declared_option() -> None:
     for name, declared in declared_options().items():
         for function in (mmdiff.diffuse, mmdiff.Store.diffuse):
             assert f"{name}: {declared.doc}" in " ".join((function.__doc__ or "").split())
+        if declared.auto is not None:
+            assert declared.auto in " ".join((mmdiff.Store.diffuse.__doc__ or "").split())
+            assert declared.auto not in " ".join((mmdiff.diffuse.__doc__ or "").split())
 
 
 def test_every_option_is_documented_in_a_sentence() -> None:

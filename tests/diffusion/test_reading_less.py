@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mmdiff.diffusion import stage
+from mmdiff.diffusion import prepared, stage
 from mmdiff.diffusion.engine.deferred_sums import column_sums
 from mmdiff.diffusion.engine.frontier import Outgrown, advance_frontier, spread_frontier
 from mmdiff.diffusion.engine.independent import Step
@@ -48,7 +48,7 @@ ROWS = np.arange(0, NODES, 3).astype(np.uint32)
 MUCH = 1 << 30
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=45, deadline=None)
 @given(graph=graphs, seed=st.integers(0, 1000), data=st.data())
 def test_kept_rows_are_the_rows_of_the_graph_at_their_own_numbers(graph: CsrGraph, seed: int, data: st.DataObject) -> None:
     draw = np.random.default_rng(seed)
@@ -270,7 +270,7 @@ def outgrown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         widths.append(prepared.needs.width)
         return run(draft, prepared, *rest)
 
-    monkeypatch.setattr(stage, "wide_footprint", small)
+    monkeypatch.setattr(prepared, "wide_footprint", small)
     monkeypatch.setattr(stage, "_run", noted)
     return widths
 
@@ -367,7 +367,7 @@ def test_workers_compute_wide_batches_too(folder: Path) -> None:
     assert outcome.artifact.id == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graph=graphs, classes=st.integers(1, 6), seed=st.integers(0, 1000), iterations=st.integers(1, 5))
 def test_extrapolated_products_are_those_of_the_forecast_while_they_are_computed(
     graph: CsrGraph, classes: int, seed: int, iterations: int

@@ -20,7 +20,7 @@ from mmdiff.graph.graph import CsrGraph
 from tests.diffusion.test_diffusion import graphs, small_pieces, some_labels, some_neighbors
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     graph=graphs,
     classes=st.integers(1, 6),

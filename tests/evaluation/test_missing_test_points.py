@@ -54,14 +54,12 @@ def importing(*steps: str) -> list[str]:
     return ["mmdiff import FILE --labels FILE --role test", *steps]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS[1:])
 def test_without_test_points_all_commands_say_so(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done(monkeypatch, BUILT, NODES)
     cause, steps = refused(command)
     assert "no test points were imported" in cause
-    if command == "evaluate":
-        assert steps == importing(BUILT, "mmdiff diffuse")
-    elif command == "fuse":
+    if command == "fuse":
         # The diffusion exists, for nodes only; the regression would have no scores either.
         assert steps == importing("mmdiff logreg")
     else:
@@ -84,10 +82,9 @@ def test_test_points_that_come_after_the_graph_need_a_new_one(command: str, monk
 
 
 def test_nothing_but_descriptors_needs_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for command in ("evaluate", "explain --test 0"):
-        cause, steps = refused(command)
-        assert "no test points were imported" in cause
-        assert steps == importing("mmdiff build-graph", "mmdiff diffuse")
+    cause, steps = refused("explain --test 0")
+    assert "no test points were imported" in cause
+    assert steps == importing("mmdiff build-graph", "mmdiff diffuse")
     _, steps = refused("fuse")
     assert steps == importing("mmdiff build-graph", "mmdiff logreg", "mmdiff diffuse")
     follow(monkeypatch, steps)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from mmdiff.evaluation.metrics import predictions, ranks_of
 from mmdiff.formats.errors import UnreadableSource
-from mmdiff.formats.store.checks import tensor_shapes
 from mmdiff.formats.store.store import Store
+from mmdiff.formats.store.tensors import tensor_shapes
 from mmdiff.labels.classes import Classes
 from mmdiff.logreg.stage import Request as LogregRequest
 from mmdiff.logreg.stage import logreg

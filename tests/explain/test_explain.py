@@ -36,7 +36,7 @@ from tests.support.naive_paths import check_path
 from tests.support.worlds import CLASSES, make_world
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(
     graph=graphs,
     variant=variants,
@@ -136,7 +136,7 @@ def test_paths_are_shown_as_text(world: Path) -> None:
         (["--test", "t1", "--scores", "nothing"], "scores/nothing: no such scores in the store"),
         (["--test", "t1", "--images", "/no/where"], "--images /no/where: no such folder."),
         (["--test", "t1", "--images", "https://x.org/a.jpg"], "no {id} in it"),
-        (["--test", "t1", "--labels", "x.npy"], "was made with the labels of the seeds. Leave it out."),
+        (["--test", "t1", "--labels", "x.npy"], "was made with the labels of the store. Leave it out."),
     ],
 )
 def test_bad_questions_are_answered_with_a_sentence(world: Path, arguments: list[str], message: str) -> None:

@@ -37,7 +37,7 @@ def read_with_zarr(artifact: Artifact, array: str) -> NDArray[Any]:
     return np.asarray(found[...])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(shape=shapes, dtype=dtypes, size=chunk_sizes)
 def test_array_is_read_back_as_written_by_us_and_by_zarr(shape: tuple[int, ...], dtype: str, size: int) -> None:
     values = values_for(shape, dtype)

@@ -48,6 +48,19 @@ def cell_arrays(**changed: NDArray[Any]) -> Arrays:
     } | changed
 
 
+def small_cell_arrays(**changed: NDArray[Any]) -> Arrays:
+    """Seven rows in four cells, of which one is empty, below one centroid."""
+    return {
+        "vectors": np.ones((7, 2), np.float32),
+        "order": np.arange(7, dtype=np.uint32),
+        "centroids": np.ones((4, 2), np.float32),
+        "coarse": np.ones((1, 2), np.float32),
+        "cell_of": np.array([0, 0, 2, 2, 2, 2, 3], np.uint32),
+        "offsets": np.array([0, 2, 2, 6, 7]),
+        "children": np.array([0, 4]),
+    } | changed
+
+
 def pca_arrays(**changed: NDArray[Any]) -> Arrays:
     return {
         "mean": np.zeros(3, np.float32),
@@ -60,6 +73,7 @@ PCA_FACTS: Json = {"width": 3, "dims": 2, "reduces": True, "explained_variance":
 RECIPES = {
     "scores": (SCORES, Recipe("scores", 1, SCORE_PARAMETERS, {}), SCORE_FACTS),
     "cells": ("models/cells", Recipe("cells", 1, {}, {}), {"cells": 2, "partitions": 2}),
+    "small cells": ("models/cells", Recipe("cells", 2, {}, {}), {"cells": 4}),
     "pca": ("models/pca", Recipe("pca", 1, {"normalize": True}, {}), PCA_FACTS),
 }
 
@@ -89,6 +103,12 @@ WRONG: list[tuple[str, Arrays, Json, str]] = [
     ("cells", cell_arrays(cell_of=np.array([0, 0, 1, 2, 2, 3], np.uint32)), {}, "cell_of: row 5: 3 is outside 0..2"),
     ("cells", cell_arrays(centroids=np.full((2, 2), NAN)), {}, "centroids: row 0: values that are not finite"),
     ("cells", cell_arrays(), {"cells": 3}, "2 cells, where the manifest says 3"),
+    (
+        "small cells",
+        small_cell_arrays(cell_of=np.array([0, 0, 1, 2, 2, 2, 3], np.uint32)),
+        {},
+        "cell_of: row 2: not the cell that the offsets say",
+    ),
     ("pca", pca_arrays(components=np.full((2, 3), NAN)), {}, "components: row 0: values that are not finite"),
     ("pca", pca_arrays(mean=np.zeros(2, np.float32)), {}, "mean: 2 rows for 3 values"),
     ("pca", pca_arrays(), {"reduces": False}, "components: there, where the manifest says otherwise"),
@@ -126,7 +146,7 @@ def test_bad_content_is_refused_before_it_has_a_name_and_never_found_again(
     assert any(told in what for what in found), found
 
 
-GOOD = {"scores": score_arrays(), "cells": cell_arrays(), "pca": pca_arrays()}
+GOOD = {"scores": score_arrays(), "cells": cell_arrays(), "small cells": small_cell_arrays(), "pca": pca_arrays()}
 
 
 @pytest.mark.parametrize("kind", RECIPES)
@@ -134,6 +154,18 @@ def test_good_content_is_published_and_found_again(quick_folder: Path, kind: str
     assert not make_it(quick_folder / "store", kind, GOOD[kind], {})
     assert make_it(quick_folder / "store", kind, GOOD[kind], {})
     assert problems(Store.open(quick_folder / "store")) == []
+
+
+@pytest.mark.parametrize("wrong", [None, *range(7)])
+def test_cells_of_rows_are_checked_in_blocks(quick_folder: Path, monkeypatch: pytest.MonkeyPatch, wrong: int | None) -> None:
+    monkeypatch.setattr("mmdiff.formats.store.checks._BLOCK", 3)
+    arrays = small_cell_arrays()
+    if wrong is None:
+        assert not make_it(quick_folder / "store", "small cells", arrays, {})
+        return
+    arrays["cell_of"][wrong] ^= 1
+    with pytest.raises(BadResult, match=rf"cell_of: row {wrong}: not the cell that the offsets say"):
+        make_it(quick_folder / "store", "small cells", arrays, {})
 
 
 def test_refused_result_leaves_the_artifact_that_has_its_name(quick_folder: Path) -> None:
@@ -165,7 +197,7 @@ def test_roles_that_do_not_add_up_to_the_nodes_are_found(quick_folder: Path) -> 
     facts = {"nodes": 2, "edges": 2, "background": 1, "seeds": 2, "test": 0, "reciprocal": 1.0}
     publish(quick_folder / "store", "graph/W", graph, Recipe("graph", 1, {}, {}), facts)
     found = problems(Store.open(quick_folder / "store"))
-    assert [problem.what for problem in found] == ["2 nodes, where the manifest says 1 + 2 + 0"]
+    assert [problem.what for problem in found] == ["2 nodes, where the manifest says 1 + 0 + 2 + 0"]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def open_and_compare(store: Store, name: str, expected: dict[str, NDArray[Any]])
     assert artifact.run["command"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_a_flipped_bit_anywhere_is_found_and_never_gives_wrong_numbers(shared: Store, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(shared.names()))

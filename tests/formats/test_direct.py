@@ -22,7 +22,7 @@ from mmdiff.formats.store.verify import crc_of_complete_chunk
 sizes = st.one_of(st.integers(0, 3 * PAGE_BYTES), st.sampled_from([PAGE_BYTES, 64 * PAGE_BYTES, 64 * PAGE_BYTES + 1]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=22)
 @given(sizes=st.lists(sizes, max_size=4), shift=st.sampled_from([0, 1, 64]), copied=st.sampled_from([PAGE_BYTES, 1 << 16]))
 def test_a_file_written_by_direct_io_is_the_same(
     quick_folder: Path, tmp_path: Path, sizes: list[int], shift: int, copied: int

@@ -18,6 +18,7 @@ from mmdiff.formats.errors import Corrupt
 from mmdiff.formats.store.manifest import Manifest, encode, object_id
 from mmdiff.formats.store.shapes import shapes_of_partitions, shapes_of_pca, shapes_of_scores
 from mmdiff.formats.store.store import Store
+from mmdiff.validation.held_out import HeldOut
 from tests.support.stores import MEMORY
 
 
@@ -31,6 +32,8 @@ def intact() -> Iterator[Path]:
             store.add(draw.normal(size=(rows, 8)).astype(np.float32), role=role, labels=np.arange(rows) % 4)
         store.build_graph(k=4)
         store.diffuse(iterations=2)
+        store.evaluate(folds=2)
+        store.audit("duplicates", above=0.5)
         yield path
 
 
@@ -77,9 +80,17 @@ def export(name: str, suffix: str) -> Callable[[Path], None]:
     return write
 
 
-W, SEEDS = "graph/W", "descriptors/seeds"
+def evaluate(path: Path) -> None:
+    HeldOut.open(Store.open(path), "diffusion")
+
+
+def audit_table(path: Path) -> None:
+    mmdiff.open(path).audit_table("duplicates")
+
+
+W, SEEDS, FOLDS, AUDIT = "graph/W", "descriptors/seeds", "folds/diffusion", "audit/duplicates"
 FORGERIES: list[tuple[str, dict[str, dict[str, Any]], dict[str, Any], Callable[[Path], None], str]] = [
-    (W, {}, {"background": 201}, diffuse, "220 nodes, where the manifest says 201 . 20 . 0"),
+    (W, {}, {"background": 201}, diffuse, "220 nodes, where the manifest says 201 . 0 . 20 . 0"),
     (W, {}, {"background": 10**9}, diffuse, "220 nodes, where the manifest says"),
     (W, {}, {"background": -300, "seeds": 520}, diffuse, "220 nodes, where the manifest says"),
     (W, {}, {"background": "x"}, diffuse, "lacks the fact 'background', or it is not of type int"),
@@ -107,6 +118,13 @@ FORGERIES: list[tuple[str, dict[str, dict[str, Any]], dict[str, Any], Callable[[
     (SEEDS, {"labels": {"shape": (40,)}}, {}, logreg, "array labels: 40 rows for 20 vectors"),
     (SEEDS, {"labels": {"shape": (10,)}}, {}, logreg, "array labels: 10 rows for 20 vectors"),
     (SEEDS, {"labels": {"shape": (10,)}}, {}, export(SEEDS, ".csv"), "array labels: 10 rows for 20 vectors"),
+    (FOLDS, {"rows": {"shape": (19,)}}, {"rows": 19}, evaluate, "array fold: 20 rows for 19 rows"),
+    (FOLDS, {"scores": {"shape": (3, 19, 4)}}, {}, evaluate, r"array scores: of shape \(3, 19, 4\); expected \(3, 20, 4\)"),
+    (FOLDS, {}, {"planes": [0, 1, "x"]}, evaluate, "does not say which iterations there are"),
+    (FOLDS, {}, {"folds": 21}, evaluate, "array fold: 20 rows in 21 folds"),
+    (AUDIT, {"group": {"shape": (3,)}}, {}, audit_table, r"array group: 3 rows for \d+ rows"),
+    (AUDIT, {}, {"of": {"background": 200}}, audit_table, "does not say how many rows of each role there are"),
+    (AUDIT, {}, {"of": {"background": 200, "appended": 0, "seeds": 20, "test": -1}}, audit_table, "how many rows of each role"),
     ("models/cells", {"centroids": {"shape": (40, 8)}}, {"cells": 40}, export("models/cells", ".npz"), r"expected \(41,\)"),
 ]
 

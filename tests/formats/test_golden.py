@@ -30,7 +30,7 @@ from tests.support.make_golden import (
     K,
     golden_rows,
 )
-from tests.support.paths import DOCS, GOLDEN, GOLDEN_2, GOLDEN_3
+from tests.support.paths import DOCS, GOLDEN, GOLDEN_2, GOLDEN_3, GOLDEN_4, GOLDEN_5
 
 KEPT = [row for row in range(BACKGROUND_ROWS) if row not in BAD_ROWS]
 NAMES = (
@@ -89,6 +89,8 @@ def test_cells_of_schema_2_read_without_mmdiff() -> None:
     [
         (GOLDEN_2, "models/cells", ("order", "offsets", "centroids")),
         (GOLDEN_3, "knn/W0", ("rows", "neighbors", "similarities")),
+        (GOLDEN_4, "folds/diffusion", ("scores", "rows", "fold", "labels", "class_numbers")),
+        (GOLDEN_5, "audit/labels", ("rows", "labels", "predicted", "confidence", "predicted_confidence", "doubt")),
     ],
 )
 def test_golden_stores_of_later_schemas_are_sound_and_read_with_zarr(golden: Path, name: str, arrays: tuple[str, ...]) -> None:
@@ -98,6 +100,46 @@ def test_golden_stores_of_later_schemas_are_sound_and_read_with_zarr(golden: Pat
     group = zarr.open_group(golden, mode="r")
     for array in arrays:
         np.testing.assert_array_equal(group[f"{name}/{array}"][:], plain.array(golden, name, array))  # type: ignore[index]
+
+
+def test_held_out_scores_read_without_mmdiff() -> None:
+    folds = plain.manifest(GOLDEN_4, "folds/diffusion")
+    scores, rows, fold, labels = (
+        plain.array(GOLDEN_4, "folds/diffusion", name) for name in ("scores", "rows", "fold", "labels")
+    )
+    # Rows 0 to 5 were imported as cat, dog, cat, ...; then row 0 lost its label, row 4 became a dog, 7 and 8 beetles.
+    given = {1: "dog", 2: "cat", 3: "dog", 4: "dog", 5: "dog", 7: "Käfer", 8: "Käfer"}
+    names = plain.strings(GOLDEN_4, "folds/diffusion", "class_names")
+    assert {row: names[label] for row, label in zip(rows.tolist(), labels[:, 0].tolist(), strict=True)} == {
+        row: name for row, name in given.items() if name != "cat"
+    }
+    assert (folds["facts"]["singletons"], folds["facts"]["folds"], scores.shape) == (1, 2, (3, len(rows), 3))
+    assert set(fold.tolist()) == {0, 1}
+    # Before the first iteration no label has reached a row that is held out.
+    assert not scores[0].any()
+    assert scores[1:].any()
+
+
+def test_audits_read_without_mmdiff() -> None:
+    of = {"background": 24, "appended": 0, "seeds": 0, "test": 5}
+    parts = {part: plain.manifest(GOLDEN_5, f"audit/{part}") for part in ("labels", "duplicates", "leaks", "outliers")}
+    assert {part: found["parameters"]["part"] for part, found in parts.items()} == {part: part for part in parts}
+    assert all(found["facts"]["of"] == of for found in parts.values())
+    read = {part: {name: plain.array(GOLDEN_5, f"audit/{part}", name) for name in parts[part]["arrays"]} for part in parts}
+    duplicates, leaks, labels, outliers = (read[part] for part in ("duplicates", "leaks", "labels", "outliers"))
+    # Row 20 + i is row i once more. Test points are numbered from 24 on; test point i is row i, which has a label.
+    assert duplicates["rows"].tolist() == [0, 20, 1, 21, 2, 22, 3, 23]
+    assert duplicates["group"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert duplicates["representative"].tolist() == [1, 0] * 4
+    assert sorted(zip(leaks["rows"].tolist(), leaks["matches"].tolist(), strict=True)) == [(24 + row, row) for row in range(5)]
+    np.testing.assert_allclose([*duplicates["similarity"], *leaks["similarity"]], 1, atol=1e-6)
+    names = plain.strings(GOLDEN_5, "audit/labels", "class_names")
+    assert {row: names[label] for row, label in zip(labels["rows"].tolist(), labels["labels"].tolist(), strict=True)} == {
+        row: ("cat", "dog", "Käfer")[row % 3] for row in range(9)
+    }
+    assert (np.diff(labels["doubt"]) <= 0).all()
+    assert ((labels["doubt"] > 0) == (labels["labels"] != labels["predicted"])).all()
+    assert set(outliers) == {"rows", "similarity", "named", "reasons"}
 
 
 def test_lists_of_schema_2_read_without_mmdiff_as_a_patch() -> None:
@@ -236,6 +278,8 @@ def test_the_golden_store_is_whole() -> None:
 
 def test_every_kind_and_schema_has_a_golden_artifact_and_a_specification() -> None:
     manifests = [plain.manifest(store, name) for store in (GOLDEN, GOLDEN_2, GOLDEN_3) for name in NAMES]
+    manifests += [plain.manifest(GOLDEN_4, name) for name in ("labels/current", "folds/diffusion")]
+    manifests.append(plain.manifest(GOLDEN_5, "audit/labels"))
     golden = {(found["kind"], found["schema"]) for found in manifests}
     assert golden == set(KINDS)
     page = (DOCS / "formats.md").read_text()

@@ -81,7 +81,7 @@ def an_array(folder: Path, length: int, dtype: str) -> ArrayWriter:
     return writer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     bounds=st.tuples(st.integers(0, 20_000), st.integers(0, 20_000)), dtype=st.sampled_from(["uint32", "float16", "float32"])
 )

@@ -48,7 +48,7 @@ def check_structure(graph: CsrGraph, neighbors: NDArray[np.uint32]) -> None:
         np.testing.assert_array_equal(graph.scale, np.divide(1, sums, out=sums * 0, where=sums > 0).astype(np.float32))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(made=lists_of_all_kinds, block=blocks, edges=ranges, chunk=st.sampled_from([4096, 1 << 26]))
 def test_graph_is_that_of_scipy_to_the_last_bit(
     quick_folder: Path, made: SomeLists, block: int, edges: int, chunk: int
@@ -63,7 +63,7 @@ def test_graph_is_that_of_scipy_to_the_last_bit(
         assert problems(Store.open(quick_folder / "store")) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     made=lists_of_all_kinds,
     block=blocks,
@@ -101,7 +101,7 @@ def test_lists_without_repetitions_of_any_length(quick_folder: Path, k: int, wei
         np.testing.assert_allclose(graph.weights, expected.data, atol=1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=22)
 @given(seed=st.integers(0, 1 << 16), own=st.integers(0, 40), leading=st.integers(0, 90), nodes=st.integers(100, 300))
 def test_a_row_is_the_same_by_place_and_by_order(seed: int, own: int, leading: int, nodes: int) -> None:
     draw = np.random.default_rng(seed)

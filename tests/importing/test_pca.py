@@ -65,7 +65,7 @@ def trained(values: NDArray[Any], dims: int) -> Reduction:
     return train(Rows(values), dims, silent)
 
 
-@settings(max_examples=40)
+@settings(max_examples=22)
 @given(
     rows=st.integers(30, 300),
     width=st.integers(1, 12),

@@ -204,7 +204,7 @@ def test_more_neighbours_than_rows_or_than_a_gpu_selects(rows: int, k: int) -> N
         np.testing.assert_array_equal(own, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=12), data=st.data())
 def test_rows_of_cells_are_those_that_the_naive_loop_finds(sizes: list[int], data: st.DataObject) -> None:
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -49,7 +49,7 @@ def clustered(count: int, width: int = 24, clusters: int = 40, seed: int = 0) ->
 
 
 @given(sizes, sizes, widths, st.integers(1, 12), seeds, dtypes, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_exact_search_is_the_naive_one(
     queries: int, vectors: int, width: int, k: int, seed: int, dtype: str, repeated: bool
 ) -> None:
@@ -70,7 +70,7 @@ def test_exact_search_crosses_the_tiles_of_its_products() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=22, deadline=None)
 def test_rows_by_cell_are_in_order_and_every_cell_begins_where_it_says(numbers: list[int]) -> None:
     cells = np.array(numbers, np.uint32)
     by, offsets = by_cell(cells)
@@ -101,7 +101,7 @@ def best_of(query: NDArray[Any], values: NDArray[Any], candidates: NDArray[np.in
 
 
 @given(sizes, sizes, widths, st.integers(1, 6), seeds, dtypes, st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_visits_find_the_best_of_the_cells_they_name(
     queries: int, vectors: int, width: int, k: int, seed: int, dtype: str, each: int
 ) -> None:
@@ -121,7 +121,7 @@ def test_visits_cross_the_tiles_of_their_products() -> None:
 
 
 @given(sizes, sizes, widths, st.integers(1, 6), seeds, st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nearest_in_groups_are_the_best_of_them_with_the_nearest_first(
     queries: int, vectors: int, width: int, count: int, seed: int, each: int
 ) -> None:
@@ -136,7 +136,7 @@ def test_nearest_in_groups_are_the_best_of_them_with_the_nearest_first(
 
 
 @given(sizes, widths, st.integers(1, 4), seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=22, deadline=None)
 def test_cells_around_a_cell_that_looks_everywhere_are_exact(count: int, width: int, wanted: int, seed: int) -> None:
     centroids, coarse = rows(count, width, seed), rows(3, width, seed + 2)
     quantizer = Quantizer(coarse, centroids, offsets_of(np.random.default_rng(seed), count, 3))
@@ -151,7 +151,7 @@ def test_cells_around_a_cell_that_looks_everywhere_are_exact(count: int, width: 
 
 
 @given(sizes, sizes, widths, st.integers(1, 6), seeds, dtypes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_ranked_cells_are_the_first_candidate_and_the_nearest_of_the_others(
     queries: int, cells: int, width: int, count: int, seed: int, dtype: str
 ) -> None:
@@ -169,7 +169,7 @@ def test_ranked_cells_are_the_first_candidate_and_the_nearest_of_the_others(
 
 
 @given(sizes, widths, st.integers(1, 6), seeds, dtypes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_pass_keeps_the_best_of_neighbours_and_their_neighbours(
     count: int, width: int, k: int, seed: int, dtype: str
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_pass_keeps_the_best_of_neighbours_and_their_neighbours(
 
 
 @given(sizes, widths, st.integers(1, 6), seeds, dtypes, st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_pass_after_visits_is_the_same_as_one_that_compares_everything(
     count: int, width: int, k: int, seed: int, dtype: str, each: int
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_pass_after_visits_is_the_same_as_one_that_compares_everything(
 
 
 @given(sizes, widths, st.integers(1, 6), seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=22, deadline=None)
 def test_candidates_of_another_index_are_settled_exactly(count: int, width: int, k: int, seed: int) -> None:
     values = rows(count, width, seed)
     proposed = np.random.default_rng(seed).integers(-1, count, (count, k + 3))
@@ -209,7 +209,7 @@ def test_candidates_of_another_index_are_settled_exactly(count: int, width: int,
 
 
 @given(sizes, sizes, widths, st.integers(1, 6), seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=22, deadline=None)
 def test_merged_lists_are_those_of_a_search_over_both(first: int, second: int, width: int, k: int, seed: int) -> None:
     queries = rows(7, width, seed + 2)
     left, right = rows(first, width, seed), rows(second, width, seed + 1)
@@ -220,7 +220,7 @@ def test_merged_lists_are_those_of_a_search_over_both(first: int, second: int, w
 
 
 @given(sizes, sizes, widths, st.integers(1, 6), seeds, dtypes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=22, deadline=None)
 def test_points_enter_a_list_when_they_are_nearer_than_its_last(
     count: int, points: int, width: int, k: int, seed: int, dtype: str
 ) -> None:
@@ -323,7 +323,7 @@ def test_probe_and_entrance_reach_the_recall_they_report(monkeypatch: pytest.Mon
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=300), st.integers(1, 20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=22, deadline=None)
 def test_large_cells_are_cut_and_stay_in_order(cells: list[int], rows_per_cell: int) -> None:
     before, partition.CELL_ROWS = partition.CELL_ROWS, rows_per_cell
     try:
@@ -396,8 +396,28 @@ def test_every_node_visits_its_own_cell_first_and_no_cell_twice() -> None:
     visited = cells.visits_of(np.arange(3000), 6)
     np.testing.assert_array_equal(visited[:, 0], cells.cell_of)
     assert all(len(set(row.tolist())) == 6 for row in visited)
-    shuffled = np.random.default_rng(0).permutation(3000)
-    assert (cells.visits(cells.vectors[shuffled], 6) == visited[shuffled]).mean() > 0.95
+
+
+@pytest.mark.usefixtures("small_cells")
+def test_points_visit_the_cells_whose_centroids_are_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, _ = make_cells(clustered(3000))
+    points = np.asarray(cells.vectors[::7], np.float32)
+    scores = points @ cells.quantizer.centroids.T
+
+    def found() -> NDArray[Any]:
+        """The scores of the visited cells, the first one as it is and the others in falling order."""
+        own = np.take_along_axis(scores, cells.visits(points, 6).astype(int), axis=1)
+        return np.concatenate([own[:, :1], -np.sort(-own[:, 1:], axis=1)], axis=1)
+
+    # Large cells are cut into pieces with the same centroid, so that scores are compared.
+    nearest = -np.sort(-scores, axis=1)[:, :6]
+    np.testing.assert_allclose(found(), nearest, atol=1e-5)
+    # Below a part of the first-level centroids, a few near cells are missed; the first one hardly ever.
+    monkeypatch.setattr(partition, "_LOOKED_AROUND", 1)
+    monkeypatch.setattr(partition, "_LOOKED_SHARE", 0.3)
+    right = found() >= nearest - 1e-5
+    assert right[:, 0].mean() > 0.95
+    assert 0.5 < right.mean() < 1
 
 
 def test_recall_counts_equals_as_equal_and_has_an_interval() -> None:

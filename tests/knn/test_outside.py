@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmdiff.kernels.constants import NONE
+from mmdiff.knn.cells import partition
 from mmdiff.knn.search import outside
 from mmdiff.knn.search.flat import Recall, search_flat
-from mmdiff.knn.search.outside import Entrance, Measure, Probe, entering, recall_of_visits, sampled, tune
+from mmdiff.knn.search.outside import Entrance, Measure, Probe, entering, in_visited, recall_of_entries, sampled, tune
 from tests.knn.test_knn import clustered, make_cells, small_cells
 
 __all__ = ["small_cells"]
@@ -94,9 +95,10 @@ def test_recall_of_visits_is_the_share_of_lists_in_visited_cells(
     draw = np.random.default_rng(seed)
     pairs = np.stack([draw.integers(0, points, lists), draw.integers(0, cells, lists)], axis=1)
     visited = np.stack([np.append(draw.permutation(cells), [NONE] * 10)[:visits] for _ in range(points)]).astype(np.uint32)
-    rows, counts = np.unique(pairs, axis=0, return_counts=True)
-    found = recall_of_visits(np.concatenate([rows, counts[:, None]], axis=1).reshape(-1, 3), visited)
     hits = [int(cell) in visited[point].tolist() for point, cell in pairs]
+    in_cells = in_visited(pairs[:, 0], pairs[:, 1].astype(np.uint32), visited)
+    assert in_cells.tolist() == hits
+    found = recall_of_entries(pairs[:, 0], in_cells, points)
     assert found.value == pytest.approx(np.mean(hits) if hits else 1.0)
     assert found.queries == points
     assert found.margin >= 0
@@ -112,17 +114,27 @@ def test_recall_of_entering_is_that_of_all_lists_where_all_points_are_measured(m
     assert entrance.facts["queries"] == 100
     assert 2 <= entrance.facts["visits"] < cells.count
     everything = entering(cells.vectors, BB[1][:, -1], points, 2000, 100)[0]
-    found = entering(
-        cells.vectors,
-        BB[1][:, -1],
-        points,
-        2000,
-        100,
-        cells.cell_of,
-        outside.Visitors.of(cells.visits(points, entrance.facts["visits"]), cells.count),
-    )[0]
+    wide = Entrance(cells, (np.zeros((2000, 100), np.uint32), np.repeat(BB[1][:, -1:], 100, axis=1)), points, 0.8, 0)
+    assert wide.facts == entrance.facts
+    found = np.concatenate([wide.of(start, min(start + 300, 2000))[0] for start in range(0, 2000, 300)])
     assert (found != NONE).sum() / (everything != NONE).sum() == pytest.approx(entrance.facts["recall"], abs=0.01)
     assert entrance.facts["low"] <= entrance.facts["recall"] <= entrance.facts["high"]
+
+
+def test_isolated_rows_are_compared_with_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, _ = make_cells(clustered(2000))
+    points, BB = clustered(100, seed=5), search_flat(cells.vectors, cells.vectors, 10)
+    monkeypatch.setattr(outside, "EXHAUSTIVE", 0)
+    monkeypatch.setattr(outside, "_FEWEST_VISITS", 1)
+    monkeypatch.setattr(outside, "_ISOLATED", 8)
+    entrance = Entrance(cells, BB, points, 0.5, 0)
+    exact = entering(cells.vectors, BB[1][:, -1], points, 2000, 10)
+    found = entrance.of(0, 2000)
+    isolated = BB[1][:, -1] < entrance.facts["isolated_below"]
+    assert 0 < isolated.sum() <= 8 * entrance.facts["visits"] * partition.CELL_ROWS
+    for own, whole in zip(found, exact, strict=True):
+        np.testing.assert_array_equal(own[isolated], whole[isolated])
+    assert (found[0] != NONE).sum() < (exact[0] != NONE).sum()
 
 
 def test_points_that_enter_no_list_reach_any_recall(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,8 @@ def test_bad_options_are_told_and_leave_the_store_as_it_was(options: str, told: 
 
 def test_a_store_without_seeds_is_refused_with_the_command_that_helps(tmp_path: Path) -> None:
     import_role(tmp_path, "background", descriptors(np.arange(20), 1), None)
-    assert refused(tmp_path, "logreg").endswith("there are no seeds. Run first: mmdiff import FILE --labels FILE --role seeds")
+    told = "Label rows of the collection: mmdiff label FILE; or import rows with their labels: mmdiff import FILE --labels FILE"
+    assert refused(tmp_path, "logreg").endswith(told)
 
 
 def test_raw_seeds_and_reduced_test_points_are_refused(tmp_path: Path) -> None:

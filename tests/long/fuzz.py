@@ -20,7 +20,7 @@ CASES = 1_000_000
 CORPUS = ROOT / "tests" / "corpus"
 
 # Readers whose library is C code that damaged files can bring down.
-_NATIVE = ("hdf5", "parquet", "clip", "column-parquet", "zarr")
+_NATIVE = ("hdf5", "parquet", "clip", "column-parquet", "zarr", "arrow", "dataset", "column-arrow", "column-dataset")
 _SHOWN = 20
 
 

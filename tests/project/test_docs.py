@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -30,20 +31,28 @@ def generate() -> ModuleType:
 def test_the_code_of_the_readme_runs(tmp_path: Path) -> None:
     for file in (ROOT / "tests" / "sample").iterdir():
         shutil.copy(file, tmp_path)
-    blocks = re.findall(r"(?s)<!-- runs -->\n```(\w+)\n(.*?)```", README)
+    blocks = blocks_of(README)
     assert [language for language, _ in blocks] == ["python", "python", "sh", "sh"]
+    run(blocks, tmp_path)
+
+
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    """The language and code of the blocks that a page promises to run."""
+    return re.findall(r"(?s)<!-- runs -->\n```(\w+)\n(.*?)```", page)
+
+
+def run(blocks: Sequence[tuple[str, str]], folder: Path) -> None:
+    """Runs blocks one after the other, as a reader would."""
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     for language, code in blocks:
         command = ["bash", "-euc", code] if language == "sh" else [sys.executable, "-c", code]
-        outcome = subprocess.run(command, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False)
+        outcome = subprocess.run(command, cwd=folder, env={"PATH": path}, capture_output=True, text=True, check=False)
         assert outcome.returncode == 0, outcome.stderr
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_the_code_of_the_pages_runs(page: Path, tmp_path: Path) -> None:
-    for code in re.findall(r"(?s)<!-- runs -->\n```python\n(.*?)```", page.read_text()):
-        outcome = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert outcome.returncode == 0, outcome.stderr
+    run(blocks_of(page.read_text()), tmp_path)
 
 
 def test_the_command_reference_is_what_the_program_says(generate: ModuleType) -> None:

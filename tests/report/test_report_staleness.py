@@ -150,7 +150,7 @@ def test_diffusion_of_a_label_file_says_why_it_has_no_paths(tmp_path: Path) -> N
     labels.write_text("\n" * 90 + (folder / "seeds-labels.txt").read_text())
     done(folder / "store", "diffuse", "--iterations", "2", "--labels", str(labels))
     notes = report(folder)["notes"]
-    assert notes == ["scores/diffusion has no paths here, since its labels come from labels.txt and not from the seeds."]
+    assert notes == ["scores/diffusion has no paths here, since its labels come from labels.txt and not from the store."]
 
 
 def test_experiment_whose_data_have_changed_is_shown_with_a_warning(world: Path, tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import scipy.sparse as sp
 import zarr
+from safetensors.numpy import save
 
 from mmdiff.experiment.config import read_config
 from mmdiff.formats.sources.base import MOST_WIDTH, Column
+from mmdiff.formats.sources.columns.files import find_column
 from mmdiff.formats.sources.columns.reading import read_class_names, read_column
 from mmdiff.formats.sources.graphs import NeighbourFile, read_csr
 from mmdiff.formats.sources.opening import open_source
@@ -84,10 +86,18 @@ def targets(seeds: Seeds) -> dict[str, Target]:
         "parquet": (_read_matrix, 2.0),
         "zarr": (_read_matrix, 0.4),
         "clip": (_read_matrix, 0.5),
+        "arrow": (_read_matrix, 2.0),
+        "dataset": (_read_matrix, 1.0),
+        "npz": (_read_matrix, 2.0),
+        "safetensors": (_read_matrix, 2.0),
         "column-npy": (_read_labels, 3.0),
         "column-txt": (_read_labels, 3.0),
         "column-csv": (_read_labels, 3.0),
         "column-parquet": (_read_labels, 2.0),
+        "column-arrow": (_read_labels, 2.0),
+        "column-dataset": (_read_labels, 1.0),
+        "column-npz": (_read_labels, 2.0),
+        "column-safetensors": (_read_labels, 1.0),
         "class-names-txt": (_read_names, 0.5),
         "class-names-csv": (_read_names, 1.0),
         "class-names-json": (_read_names, 1.0),
@@ -172,6 +182,30 @@ def _parquet(**columns: Any) -> bytes:
     return stream.getvalue()
 
 
+def _arrow(as_stream: bool = True, compression: str | None = None, **columns: Any) -> bytes:
+    stream, table = io.BytesIO(), pa.table(columns)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with (pa.ipc.new_stream if as_stream else pa.ipc.new_file)(stream, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=8)
+    return stream.getvalue()
+
+
+def _dataset(**columns: Any) -> Files:
+    state = {"_data_files": [{"filename": f"data-{part}.arrow"} for part in range(2)], "_split": "train"}
+    info = {"features": {"label": {"names": ["a", "b", "c", "d", "e"], "_type": "ClassLabel"}}}
+    return {
+        "d/state.json": json.dumps(state).encode(),
+        "d/dataset_info.json": json.dumps(info).encode(),
+        **{f"d/data-{part}.arrow": _arrow(**columns) for part in range(2)},
+    }
+
+
+def _archive(compressed: bool, **arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(stream, **arrays)
+    return stream.getvalue()
+
+
 def _hdf5(**options: Any) -> bytes:
     stream = io.BytesIO()
     with h5py.File(stream, "w", libver=options.pop("libver", "earliest")) as file:
@@ -215,6 +249,14 @@ def _matrices() -> Seeds:
         "parquet": ({"x.parquet": _parquet(emb=lists, id=NAMES)}, {"x.parquet": _parquet(emb=fixed)}),
         "zarr": (_zarr(), _zarr(zarr_format=2), _zarr(chunks=(4, 2), shards=(8, 4)), _zarr(compressors=None)),
         "clip": (clip,),
+        "arrow": (
+            {"x.arrow": _arrow(emb=lists, id=NAMES)},
+            {"x.arrow": _arrow(False, "lz4", label=pa.array(NAMES).dictionary_encode(), emb=fixed)},
+            {"x.feather": _arrow(False, "zstd", pixels=[b"x"] * 12, emb=lists)},
+        ),
+        "dataset": (_dataset(emb=lists, label=LABELS),),
+        "npz": tuple({"x.npz": _archive(compressed, emb=X, label=LABELS)} for compressed in (False, True)),
+        "safetensors": ({"x.safetensors": save({"emb": X, "label": LABELS})}, {"x.safetensors": save({"emb": X.astype("f2")})}),
     }
 
 
@@ -241,6 +283,13 @@ def _columns() -> Seeds:
         "txt": ({"y.txt": "\n".join(NAMES).encode()}, {"y.txt": "\n".join(map(str, LABELS)).encode() + b"\n"}),
         "csv": ({"y.csv": b"id,label\n1,cat\n2,dog\n"}, {"y.csv": b'"a, b"\n\nc\n'}, {"y.csv": b"label\r\n1\r\n-1\r\n"}),
         "parquet": tuple({"y.parquet": _parquet(**table)} for table in tables),
+        "arrow": (
+            *({"y.arrow": _arrow(**table)} for table in tables),
+            *({"y.feather": _arrow(False, "lz4", **table)} for table in tables),
+        ),
+        "dataset": (_dataset(label=LABELS), _dataset(label=lists)),
+        "npz": tuple({"y.npz": _archive(number % 2 == 1, label=values)} for number, values in enumerate(arrays)),
+        "safetensors": ({"y.safetensors": save({"label": LABELS})}, {"y.safetensors": save({"label": LABELS.astype("u1")})}),
     }
 
 
@@ -269,8 +318,11 @@ def _read_matrix(folder: Path, files: Files) -> None:
 
 
 def _read_labels(folder: Path, files: Files) -> None:
-    column: Column = read_column(str(_only(folder, files)))
+    path = str(_only(folder, files))
+    column: Column = read_column(path)
     assert len(column) > 0
+    for name in find_column(f"{path}::label", ()).class_names() or {}:
+        assert name >= 0
     indices, classes = encode(column, None, True, "labels")
     assert len(indices) == len(column)
     assert int(indices.max()) < max(1, len(classes))

@@ -196,6 +196,8 @@ def _state(folder: Path) -> dict[str, Any]:
 # Arguments and options with which each command works. An option with a nasty value takes the place of its entry.
 BASE: Mapping[str, Mapping[str, str]] = {
     "import": {"sources": "{folder}/rows.npy", "--role": "background"},
+    "label": {"--id": "0", "--as": "1"},
+    "suggest": {"n": "3"},
     "build-graph": {"--k": "4"},
     "plan build-graph": {"--k": "4"},
     "import-graph": {"file": "{folder}/lists.npy"},
@@ -207,6 +209,8 @@ BASE: Mapping[str, Mapping[str, str]] = {
     "report": {"file": "{folder}/report.html"},
     "export": {"artifact": "graph/W", "file": "{folder}/out.npz"},
     "fetch": {"url": "file://{folder}/copy"},
+    # Served, it would never end: texts are read last, and there are none.
+    "browse": {"--texts": "{folder}/no-texts.csv"},
 }
 
 # Options without which an option has no effect.

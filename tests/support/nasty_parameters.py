@@ -52,6 +52,7 @@ VALID: Mapping[str, int | float] = {
     "lambda_": 2.0,
     "dims": 3,
     "seed": 7,
+    "folds": 2,
     "memory": 1 << 31,
     "threads": 1,
     "iterations": 3,
@@ -65,10 +66,14 @@ VALID: Mapping[str, int | float] = {
     "weight_decay": 0.125,
     "weight": 0.25,
     "iteration": 1,
+    "min_confidence": 0.5,
+    "above": 0.75,
+    "share": 0.5,
+    "n": 3,
 }
 
-# Flags that contradict the other parameters of the call.
-_ONLY_FALSE = ("no_background",)
+# Flags that contradict the other parameters of the call, or the store.
+_ONLY_FALSE = ("no_background", "append", "same_ids", "per_class")
 
 # Values that would connect, print, or take the place of what a test looks at.
 _NOT_TRIED = ("self", "progress", "announce", "command", "dask", "create", "X", "y", "graph", "scores", "config", "options")
@@ -126,7 +131,23 @@ def _signed(call: str) -> Callable[..., Any]:
 
 
 FUNCTIONS = ("open", "knn_graph", "diffuse", "evaluate")
-METHODS = ("add", "build_graph", "import_graph", "diffuse", "logreg", "fuse", "evaluate", "explain", "inspect", "export")
+METHODS = (
+    "add",
+    "label",
+    "hold_out",
+    "build_graph",
+    "import_graph",
+    "diffuse",
+    "logreg",
+    "fuse",
+    "suggest",
+    "predict",
+    "audit",
+    "evaluate",
+    "explain",
+    "inspect",
+    "export",
+)
 CALLS = (*(f"mmdiff.{name}" for name in FUNCTIONS), *METHODS)
 
 
@@ -139,6 +160,7 @@ class ApiWorld:
         self.X = draw.normal(size=(30, 4))
         self.graph = mmdiff.knn_graph(self.X, k=4)
         self.y = np.where(np.arange(30) < 6, np.arange(30) % 2, -1)
+        (world.folder / "by_id.csv").write_text("id,label\n0,1\n")
 
     def run(self, case: ApiCase) -> str | None:
         """Makes the call of a case; returns what is wrong with its outcome, if something is."""
@@ -199,10 +221,15 @@ class ApiWorld:
         else:
             first: dict[str, dict[str, Any]] = {
                 "add": {"source": self.X, "labels": None},
+                "label": {"source": folder / "by_id.csv"},
+                "hold_out": {"share": 0.25},
                 "build_graph": {"k": 4} | weights,
                 "import_graph": {"file": folder / "lists.npy"} | weights,
                 "diffuse": {"iterations": 2} | operator,
                 "logreg": {"iterations": 20},
+                "suggest": {"n": 2, "file": folder / "out.csv"},
+                "audit": {"what": "duplicates"},
+                "predict": {"file": folder / "out.csv", "rows": "test"},
                 "explain": {"test": 0},
                 "export": {"artifact": "graph/W", "file": folder / "out.npz"},
             }

@@ -12,5 +12,9 @@ GOLDEN = ROOT / "tests" / "golden" / "store-1"
 GOLDEN_2 = ROOT / "tests" / "golden" / "store-2"
 # With `knn` of schema 2 as well.
 GOLDEN_3 = ROOT / "tests" / "golden" / "store-3"
+# A labelled table: the kinds `labels` and `folds`.
+GOLDEN_4 = ROOT / "tests" / "golden" / "store-4"
+# Audits: the kind `audit`, in each of its parts.
+GOLDEN_5 = ROOT / "tests" / "golden" / "store-5"
 BACKWARD_CLOCK = ROOT / "tests" / "support" / "backward_clock"
 REAL = ROOT.parent / "shared" / "data" / "tiny-imagenet"

@@ -136,6 +136,7 @@ class Recorder:
             "fsync": lambda _, descriptor: self._synced(descriptor),
             "rename": lambda _, source, target: self._moved(source, target),
             "replace": lambda _, source, target: self._moved(source, target),
+            "link": lambda _, source, path, **__: self._linked(source, path),
             "symlink": lambda _, target, path, *__: self._made(path, Node("link", os.fsdecode(target))),
             "mkdir": lambda _, path, *__, **more: self._made(path, Node("folder"), more.get("dir_fd")),
             "unlink": lambda _, path, **more: self._removed(path, more.get("dir_fd")),
@@ -225,6 +226,11 @@ class Recorder:
         place = self._place(path, dir_fd)
         if place is not None:
             self._add(Entries(((*place, node),)))
+
+    def _linked(self, source: Any, path: Any) -> None:
+        node = self._find(source)
+        if node is not None:
+            self._made(path, node)
 
     def _removed(self, path: Any, dir_fd: int | None) -> None:
         place = self._place(path, dir_fd)

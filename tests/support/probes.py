@@ -117,9 +117,9 @@ def _accuracies(at: Scene) -> Found:
     return Found.of(*numbers, text=_text(found).text)
 
 
-def _explained(test: str) -> Call:
+def _explained(made: Made) -> Call:
     def explain(at: Scene) -> Found:
-        found = at.store.explain(test)
+        found = at.store.explain(id_=made.point) if made.table else at.store.explain(made.point)
         return Found.of(digest(json.dumps(found["paths"], default=str)), text=_text(found).text)
 
     return explain
@@ -189,6 +189,46 @@ def _report(at: Scene) -> Found:
     return _text(at.store.report(at.out / "report.html"))
 
 
+def _predict(at: Scene) -> Found:
+    table = at.store.predict()
+    return Found.of(digest(*(column.to_pylist() for column in table.columns)))
+
+
+def _suggest(by: str) -> Call:
+    def suggest(at: Scene) -> Found:
+        table = at.store.suggest(5, by=by)
+        # Predictions are those of scores, which are left out where they are stale.
+        parts = ["label", "margin"], [name for name in table.column_names if name not in ("label", "margin")]
+        values = [[table[name].to_pylist() for name in part] for part in parts]
+        return Found.of(*(digest(part) for part in values if any(value is not None for own in part for value in own)))
+
+    return suggest
+
+
+def _audit(**options: Any) -> Call:
+    def audit(at: Scene) -> Found:
+        store = at.store
+        found = store.audit(**options)
+        parts = [part for part in ("labels", "duplicates", "leaks", "outliers") if part in found]
+        tables = {part: store.audit_table(part) for part in parts}
+        return Found.of(*(digest(part, *(column.to_pylist() for column in tables[part].columns)) for part in parts))
+
+    return audit
+
+
+def _label(at: Scene) -> Found:
+    store = at.store
+    store.label({"row-1": "class 2", "row-2": None})
+    return Found.of(digest([(row["id"], row["labels"]) for row in store.labels()["labels"]]))
+
+
+def _append(at: Scene) -> Found:
+    store = at.store
+    rows = np.random.default_rng(4).normal(size=(30, 12))
+    store.add(rows.astype(np.float32), ids=[f"later-{row}" for row in range(30)], append=True)
+    return Found.of(_arrays(store["descriptors/appended"]))
+
+
 def _plan(command: str, **options: Any) -> Call:
     def plan(at: Scene) -> Found:
         found = steady(dict(at.store.plan(command, **options)))
@@ -207,16 +247,18 @@ VERIFY = Probe("verify", _verify, ("",), 2)
 
 @dataclass(frozen=True)
 class Made:
-    """A store that was made: the id of a test point, and the options of its graph."""
+    """A store that was made: the id of a point to explain, and the options of its graph. A table has no test points."""
 
-    test: str
+    point: str
     graph: dict[str, Any]
+    table: bool = False
 
 
 def probes_of(path: Path, made: Made) -> list[Probe]:
     """All probes of a store."""
     store = mmdiff.open(path)
-    diffusion, graph = ("graph", "knn/test", "descriptors"), ("models/cells", "knn", "graph", "descriptors")
+    diffusion = ("graph", "knn/test", "descriptors", "labels")
+    graph = ("models/cells", "knn", "graph", "descriptors")
     explained = (*diffusion, "scores/diffusion")
     found = [
         Probe("diffuse", _diffuse(name="probe"), diffusion, 1, True),
@@ -224,7 +266,7 @@ def probes_of(path: Path, made: Made) -> list[Probe]:
         Probe("diffuse plain", _diffuse(name="probe", plain=True, gamma=1.5, normalize_graph="symmetric"), diffusion, 1, True),
         Probe("diffuse alpha", _diffuse(name="probe", alpha=0.8, reset_seeds=True, cols_per_batch=2), diffusion, 1, True),
         Probe("diffuse again", _diffuse(predict_nodes=True), explained),
-        Probe("logreg", lambda at: _scores(at.store.logreg(iterations=20, seed=1)), ("descriptors",), 1, True),
+        Probe("logreg", lambda at: _scores(at.store.logreg(iterations=20, seed=1)), ("descriptors", "labels"), 1, True),
         Probe(
             "fuse",
             lambda at: _scores(at.store.fuse(weight=0.2, name="probe")),
@@ -232,18 +274,28 @@ def probes_of(path: Path, made: Made) -> list[Probe]:
             1,
             True,
         ),
-        Probe("build-graph again", _graph(k=4, **made.graph), graph, 2, True, "graph/W"),
-        Probe("build-graph anew", _graph(k=3), ("models/cells", "descriptors"), 0.3, True),
+        # Rows that were appended to a background that was forged are those of another one, and no nodes.
+        Probe("build-graph again", _graph(k=4, **made.graph), graph, 2, not made.table, "graph/W"),
+        Probe("build-graph anew", _graph(k=3), ("models/cells", "descriptors"), 0.3, not made.table),
         Probe("import", _add, ("models/pca", "descriptors"), 1),
         Probe("evaluate", _accuracies, ("scores", "descriptors"), 0.6, True),
-        Probe("explain", _explained(made.test), explained, 1, True),
+        Probe("explain", _explained(made), explained, 1, True),
         Probe("inspect", lambda at: _text(at.store.inspect()), ("",), 0.3),
         Probe("plan diffuse", _plan("diffuse", iterations=3), diffusion, 0.7),
         Probe("plan build_graph", _plan("build_graph", k=4), ("descriptors",), 0.7),
         Probe("report", _report, ("",), 0.05),
         Probe("product", _product, ("graph",), 2, True),
         Probe("to_scipy", _matrix, ("graph",), 1, True),
+        Probe("suggest", _suggest("coverage"), diffusion, 1, True),
+        Probe("suggest unsure rows", _suggest("mixed"), explained, 1, True),
+        Probe("predict", _predict, (*explained, "folds"), 0.5, True),
+        Probe("audit", _audit(), (*graph, "labels", "folds", "scores/diffusion", "audit"), 1, True),
+        Probe("audit anew", _audit(what="duplicates", above=0.9), graph, 1, True),
     ]
+    if made.table:
+        found = [probe for probe in found if probe.name != "fuse"]
+        found.append(Probe("label", _label, ("labels", "descriptors"), 1, True))
+        found.append(Probe("append", _append, ("models/pca", "descriptors"), 1))
     for name in store.names():
         found.append(Probe(f"arrays of {name}", _all_arrays(name), (name,), 1))
         found.append(Probe(f"inspect {name}", _inspect(name), (name,), 1))
@@ -253,11 +305,12 @@ def probes_of(path: Path, made: Made) -> list[Probe]:
 
 
 def make_stores(folder: Path) -> dict[str, Made]:
-    """Two stores with all kinds of artifacts in many chunks."""
+    """Stores with all kinds of artifacts in many chunks."""
+    makers = {"cells": _make_cells, "weighted": _make_weighted, "table": _make_table}
     with small_pieces():
-        for name in ("cells", "weighted"):
+        for name in makers:
             shutil.rmtree(folder / name, ignore_errors=True)
-        return {"cells": _make_cells(folder / "cells"), "weighted": _make_weighted(folder / "weighted")}
+        return {name: make(folder / name) for name, make in makers.items()}
 
 
 def _rows(draw: np.random.Generator, rows: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -294,3 +347,22 @@ def _make_weighted(path: Path) -> Made:
     store.build_graph(k=4, **weights)
     store.diffuse(iterations=3, predict_nodes=True)
     return Made("5003", weights)
+
+
+def _make_table(path: Path) -> Made:
+    """One table: labels of some rows, labels that came later, rows that were appended, folds, and all audits but leaks."""
+    draw, store = np.random.default_rng(3), mmdiff.open(path, create=True, memory="2G")
+    x, y = _rows(draw, 340)
+    labels: list[Any] = [f"class {label}" if row % 7 == 0 else None for row, label in enumerate(y)]
+    ids = [f"row-{row}" for row in range(340)]
+    store.add(x[:300], dims=8, ids=ids[:300], labels=labels[:300])
+    store.build_graph(k=4)
+    store.add(x[300:], ids=ids[300:], labels=labels[300:], append=True)
+    store.build_graph(k=4)
+    store.label({f"row-{row}": f"class {y[row]}" for row in (3, 5, 8, 330)} | {"row-14": None})
+    store.diffuse(iterations=3)
+    store.predict()
+    store.audit()
+    # Objects that no name leads to, such as the graph before the append, are not verified.
+    store.gc()
+    return Made("row-6", {}, table=True)

@@ -9,18 +9,21 @@ import functools
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from mmdiff.auditing.stage import Request as AuditRequest
+from mmdiff.auditing.stage import audit
 from mmdiff.building.stage import Request as BuildRequest
 from mmdiff.building.stage import build_graph
-from mmdiff.diffusion import stage as diffusion_stage
+from mmdiff.diffusion import prepared as diffusion_prepared
 from mmdiff.diffusion.io import checkpoint
 from mmdiff.diffusion.stage import Request as DiffuseRequest
 from mmdiff.diffusion.stage import diffuse
@@ -28,14 +31,18 @@ from mmdiff.experiment.stage import run_experiment
 from mmdiff.formats.errors import Missing
 from mmdiff.formats.remote.fetching import fetch
 from mmdiff.formats.remote.remote import Remote
+from mmdiff.formats.sources.columns.label_files import label_table
 from mmdiff.formats.store.gc import collect
 from mmdiff.formats.store.store import Store
 from mmdiff.graph.import_graph import Request as GraphRequest
 from mmdiff.graph.import_graph import import_graph
+from mmdiff.importing.appending import append_descriptors
 from mmdiff.importing.stage import Request as ImportRequest
 from mmdiff.importing.stage import import_descriptors
 from mmdiff.knn import background
 from mmdiff.knn.cells import partition
+from mmdiff.labelling import stage as labelling_stage
+from mmdiff.labelling.stage import record_labels
 from mmdiff.logreg.stage import Request as LogregRequest
 from mmdiff.logreg.stage import logreg
 from mmdiff.runtime import find_or_make
@@ -162,10 +169,15 @@ def stages(folder: Path) -> dict[str, Stage]:
     build = building(BuildRequest(k=5, index="cells", recall=0.99))
     flat = building(BuildRequest(k=5, index="flat"))
     scored = (*imported, tests, flat)
+    few, more = inputs.request(name=str(folder / "few.npy")), inputs.request(name="others.npy")
+    merging = BuildRequest(k=5, index="flat", merge_appended=True)
     return {
         "import-seeds": Stage(importing(full_seeds(inputs, no_background=True, keep_raw=True))),
         "import-background": Stage(importing(inputs.request(keep_raw=True))),
         "import-again": Stage(importing(inputs.request(name="others.npy")), imported[:1]),
+        "append": Stage(appending(more), (imported[0], appending(few))),
+        "merge-appended": Stage(building(merging), (imported[0], flat, appending(more), flat)),
+        "label": Stage(_label, (importing(inputs.request()), _label_first)),
         "import-graph": Stage(functools.partial(_import_graph, GraphRequest(folder / "lists.npy"))),
         "build-graph": Stage(build, imported),
         "completion": Stage(flat, (imported[0], flat, imported[1], tests)),
@@ -178,6 +190,8 @@ def stages(folder: Path) -> dict[str, Stage]:
             (predictions,),
         ),
         "diffuse-spilled": Stage(diffusing(DiffuseRequest(iterations=3, cols_per_batch=3, plain=True), spills=True), scored),
+        # The held-out scores of labels, and all audits.
+        "audit": Stage(_audit, (importing(inputs.request()), flat, _label_first, _label_more)),
         "logreg": Stage(functools.partial(_logreg, LogregRequest(iterations=3, device="cpu")), (*imported, tests)),
         "experiment": Stage(functools.partial(_experiment, config)),
         "gc": Stage(_collect, (*imported, functools.partial(_make_garbage, inputs)), keeps_chunks=False),
@@ -187,6 +201,10 @@ def stages(folder: Path) -> dict[str, Stage]:
 
 def importing(request: ImportRequest) -> Act:
     return lambda store: import_descriptors(store, request)
+
+
+def appending(request: ImportRequest) -> Act:
+    return lambda store: append_descriptors(store, request)
 
 
 def building(request: BuildRequest) -> Act:
@@ -202,15 +220,39 @@ def diffusing(request: DiffuseRequest, spills: bool = False) -> Act:
     """A diffusion; `spills` makes it use spill files, as where only one matrix S fits in memory."""
 
     def act(store: Path) -> None:
-        footprint = getattr(diffusion_stage, "footprint")  # noqa: B009
+        footprint = getattr(diffusion_prepared, "footprint")  # noqa: B009
         if spills:
-            setattr(diffusion_stage, "footprint", lambda *limits: replace(footprint(*limits), spills=True))  # noqa: B010
+            setattr(diffusion_prepared, "footprint", lambda *limits: replace(footprint(*limits), spills=True))  # noqa: B010
         try:
             diffuse(store, request)
         finally:
-            setattr(diffusion_stage, "footprint", footprint)  # noqa: B010
+            setattr(diffusion_prepared, "footprint", footprint)  # noqa: B010
 
     return act
+
+
+def _label_first(store: Path) -> None:
+    _label(store, {3: "cat", 5: "dog"}, 1_000_000_000)
+
+
+def _label(
+    store: Path, labels: Mapping[int, Any] = MappingProxyType({3: None, 7: ["dog", "fox"]}), now: int = 1_100_000_000
+) -> None:
+    """Records labels at a time that is the same in every run."""
+    clock = getattr(labelling_stage, "_now")  # noqa: B009
+    setattr(labelling_stage, "_now", lambda: now)  # noqa: B010
+    try:
+        record_labels(store, label_table(labels, "labels"), "python", "a test")
+    finally:
+        setattr(labelling_stage, "_now", clock)  # noqa: B010
+
+
+def _label_more(store: Path) -> None:
+    _label(store, {row: ("cat", "dog", "fox")[row % 3] for row in range(20, 50)}, 1_050_000_000)
+
+
+def _audit(store: Path) -> None:
+    audit(store, AuditRequest())
 
 
 def _import_graph(request: GraphRequest, store: Path) -> None:

@@ -42,6 +42,13 @@ class Tally:
             self.findings[finding] += 1
             self.examples.setdefault(finding, f"stage {stage}, {fault}:\n{outcome.error}")
 
+    def join(self, other: Tally) -> None:
+        """Adds the outcomes of further faults."""
+        self.cases += other.cases
+        self.outcomes += other.outcomes
+        self.findings += other.findings
+        self.examples = other.examples | self.examples
+
     def report(self) -> str:
         """All findings with their number and an example; empty if there are none."""
         return "\n".join(
