@@ -27,10 +27,13 @@ _TICK_NS = 2_000_000_000
 
 _settled: set[tuple[Path, Identity, int]] = set()
 
+# Thousands of files are compared at the end of each run: their paths are text here, which compares far quicker than paths do.
+_Use = tuple[str, Identity]
+
 _lock = threading.Lock()
 _runs: list[CheckedInputs] = []
 # Files in use that no run has answered for yet: a stage may open its inputs before its run begins.
-_before: set[tuple[Path, Identity]] = set()
+_before: set[_Use] = set()
 
 
 def identity_of(status: os.stat_result) -> Identity:
@@ -52,16 +55,16 @@ def note_use(path: Path, identity: Identity) -> None:
     """Notes for all runs in progress, or for the next one, that they may read a file that was checked."""
     with _lock:
         for files in (_before, *(run.files for run in _runs)):
-            files.add((path, identity))
+            files.add((str(path), identity))
 
 
 class CheckedInputs:
     """The checked files below a folder that a run may have read. Each run has its own: others end at any time."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder.absolute()
+        self._below = str(folder.absolute()).rstrip(os.sep) + os.sep
         with _lock:
-            self.files = set(_before)
+            self.files: set[_Use] = set(_before)
             _runs.append(self)
 
     def changed(self, ids: Collection[str] | None = None) -> Iterator[Path]:
@@ -70,15 +73,15 @@ class CheckedInputs:
         A file that is gone, or has another in its place, was not written to: the map of the old one remains.
         """
         with _lock:
-            files = sorted(self.files)
+            files = sorted(use for use in self.files if use[0].startswith(self._below))
         for path, identity in files:
-            if path.is_relative_to(self._folder) and (ids is None or id_of(path.parent.parent.name) in ids):
+            if ids is None or id_of(path.split(os.sep)[-3]) in ids:
                 try:
-                    now = identity_of(path.stat())
+                    now = identity_of(os.stat(path))
                 except OSError:
                     continue
                 if now[:2] == identity[:2] and now != identity:
-                    yield path
+                    yield Path(path)
 
     def refuse_changed(self, ids: Collection[str] | None = None) -> None:
         """Raises Damaged if a file has changed since it was checked: results may come of either state."""
@@ -89,7 +92,7 @@ class CheckedInputs:
         """Ends the run: the next one does not answer for its files."""
         with _lock:
             _runs.remove(self)
-            _before.difference_update({note for note in self.files if note[0].is_relative_to(self._folder)})
+            _before.difference_update({use for use in self.files if use[0].startswith(self._below)})
 
 
 def input_stamps(objects: Path, recipe: Recipe) -> dict[str, str]:

@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -220,8 +220,14 @@ class Artifact:
         folder = self.folder / array
         if folder.is_symlink() or not folder.is_dir():
             raise Corrupt(f"{self.name}: the folder of array {array} is missing. {self.remedy}")
-        if read_file(folder / "zarr.json", self.name, self.store.path) != encode(self.spec(array).zarr_json()):
+        if read_file(folder / "zarr.json", self.name, self.store.path) != _array_json(self.spec(array)):
             raise Corrupt(f"{self.name}, array {array}: zarr.json is not what the manifest says. {self.remedy}")
+
+
+@lru_cache(maxsize=4096)
+def _array_json(spec: ArraySpec) -> bytes:
+    """The zarr.json of an array, which every stage compares each time that it opens an artifact."""
+    return encode(spec.zarr_json())
 
 
 @dataclass(frozen=True)
