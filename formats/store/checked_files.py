@@ -74,14 +74,15 @@ class CheckedInputs:
         """
         with _lock:
             files = sorted(use for use in self.files if use[0].startswith(self._below))
-        for path, identity in files:
-            if ids is None or id_of(path.split(os.sep)[-3]) in ids:
+        for name, identity in files:
+            path = Path(name)
+            if ids is None or id_of(path.parent.parent.name) in ids:
                 try:
-                    now = identity_of(os.stat(path))
+                    now = identity_of(path.stat())
                 except OSError:
                     continue
                 if now[:2] == identity[:2] and now != identity:
-                    yield Path(path)
+                    yield path
 
     def refuse_changed(self, ids: Collection[str] | None = None) -> None:
         """Raises Damaged if a file has changed since it was checked: results may come of either state."""
