@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Values and strings that are checked at a time.
 _BLOCK, _STRINGS = 1 << 20, 1 << 14
+# Values that are sorted at a time, to find those that occur twice.
+_SORTED = 1 << 24
 
 # Entries of a line of experiment results, and the accuracies in its `mean` and `std`.
 _LINE: dict[str, type] = {
@@ -43,7 +45,7 @@ def check_descriptors(artifact: Artifact) -> Iterator[Finding]:
     if "labels" in artifact:
         yield from _check_range(artifact, "labels", -1, class_count(artifact.manifest))
     for name in ("class_numbers", "ids", "dropped_ids"):
-        if name in artifact and len(np.unique(artifact.array(name))) != artifact.spec(name).shape[0]:
+        if name in artifact and _has_repeats(artifact.array(name)):
             yield name, "values that occur twice"
 
 
@@ -51,7 +53,7 @@ def check_labels(artifact: Artifact) -> Iterator[Finding]:
     for column in ("ids", "class_names", "batch_sources"):
         yield from _check_strings(artifact, column)
     yield from _check_range(artifact, "labels", -1, class_count(artifact.manifest))
-    if "class_numbers" in artifact and len(np.unique(artifact.array("class_numbers"))) != class_count(artifact.manifest):
+    if "class_numbers" in artifact and _has_repeats(artifact.array("class_numbers")):
         yield "class_numbers", "values that occur twice"
     # Batches are numbered from 0, and entries are by batch: each is of the same batch as the one before, or of the next.
     batch, batches = artifact.array("batch"), artifact.facts["batches"]
@@ -345,6 +347,21 @@ def _check_offsets(name: str, offsets: NDArray[Any], end: int) -> Iterator[Findi
         if len(backwards):
             yield name, f"offsets go backwards at row {start + int(backwards[0])}"
             return
+
+
+def _has_repeats(values: NDArray[np.int64]) -> bool:
+    """Whether a value occurs twice. Values are sorted in parts by a hash, so that 10^8 ids take little memory."""
+    parts = -(-len(values) // _SORTED)
+    for part in range(parts):
+        own = np.sort(np.concatenate([block[_hash(block) % np.uint64(parts) == part] for _, block in _blocks(values)]))
+        if (own[1:] == own[:-1]).any():
+            return True
+    return False
+
+
+def _hash(values: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The upper half of a product with an odd number (Fibonacci hashing): ids in steps fill all parts alike."""
+    return (values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
 
 
 def _check_range(artifact: Artifact, name: str, low: int, high: int) -> Iterator[Finding]:

@@ -62,14 +62,14 @@ _DRAFT_VERSION = 3
 class Draft:
     """An artifact that is being made; see `Publication.draft`."""
 
-    def __init__(self, folder: Path, name: str, recipe: Recipe, stamps: Json) -> None:
+    def __init__(self, folder: Path, name: str, recipe: Recipe, stamps: Json, means: Json | None) -> None:
         self.name = name
         self.recipe = recipe
         self.writers: dict[str, ArrayWriter] = {}
         self.checkpoint = folder / "checkpoint"
         self._object = folder / "object"
         # On disk before the first chunk: making the folder of the object syncs the folder of this note.
-        described = {**recipe.to_json(), "draft": _DRAFT_VERSION, "stamps": stamps}
+        described = {**recipe.to_json(), "draft": _DRAFT_VERSION, "stamps": stamps} | ({"means": means} if means else {})
         note = folder / "recipe.json"
         if read_json(note) != json.loads(encode(described)) or self._object.is_symlink():
             if self.checkpoint.exists():
@@ -260,12 +260,15 @@ class Publication:
                     return artifact
         return None
 
-    def draft(self, name: str, recipe: Recipe) -> Draft:
-        """Starts an artifact, or continues the draft of an interrupted run with the same recipe and the same input files."""
+    def draft(self, name: str, recipe: Recipe, means: Json | None = None) -> Draft:
+        """Starts an artifact, or continues the draft of an interrupted run with the same recipe and the same input files.
+
+        `means` are what is not in the recipe, but must be the same in a run that continues the draft, such as the device.
+        """
         # Stamps first: an input that this process has checked before, and that changes in between, is refused.
         stamps = input_stamps(self.store.objects, recipe) if recipe.reads_inputs else {}
         self._inputs.refuse_changed(recipe.object_ids)
-        self._drafts[name] = Draft(self._work(name), name, recipe, stamps)
+        self._drafts[name] = Draft(self._work(name), name, recipe, stamps, means)
         return self._drafts[name]
 
     def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:

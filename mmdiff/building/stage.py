@@ -277,6 +277,8 @@ class _Stages:
             lambda draft: fill(draft, self.memory[name].threads(memory)),
             before=refuse_little,
             disk=peak_disk(self.disk[stage] for stage in coming),
+            # Cores and GPUs choose other searches: lists of both would be those of neither.
+            means={"searches": "gpu"} if self.device.on_gpus else None,
         )
         if made.seconds is not None:
             self.outcome.seconds[name] = made.seconds

@@ -87,6 +87,7 @@ def make(
     *,
     before: Callable[[], None] = lambda: None,
     disk: int = 0,
+    means: Json | None = None,
     named_with: Mapping[str, Artifact] | None = MappingProxyType({}),
     **entries: Any,
 ) -> Made:
@@ -94,6 +95,7 @@ def make(
 
     `before` is called if the artifact has to be made, before anything is written: it announces what is coming, or refuses it.
     `disk` is the forecast of the bytes that will be written; it is refused where the disk has fewer.
+    A draft is only continued by `means` equal to those that it was begun with (`Publication.draft`).
     `fill` writes the arrays and returns the facts; content that `verify` would call bad is refused. `run` is the run that the
     record describes, or a command, which begins a run of its own now; `entries`, and what `fill` adds to `run.entries`, are
     part of the record. The artifacts of `named_with` get their names at the same time, first; with None the artifact gets no
@@ -104,7 +106,7 @@ def make(
         before()
         refuse_forecast(publication, name, disk)
         run = Run(run) if isinstance(run, str) else run
-        draft = publication.draft(name, recipe)
+        draft = publication.draft(name, recipe, means)
         facts = fill(draft)
         run.entries |= entries
         artifact = publication.publish(draft, facts, run.record(), partial(require_sound, advice=_ADVICE))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import Corrupt, Damaged, Missing
+from mmdiff.formats.store import checks
 from mmdiff.formats.store.manifest import object_id
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.formats.store.verify import verify, verify_frame
@@ -412,6 +413,15 @@ def test_content_that_cannot_be_is_found_though_all_checksums_are_right(
 ) -> None:
     found = crafted(quick_folder, **arrays)
     assert any(where == array and what in said for where, said in found), found
+
+
+@pytest.mark.parametrize("part", [1, 7, 1 << 24])
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 40)), st.sampled_from([1, 1 << 20, 1 << 40]))
+def test_values_that_occur_twice_are_found_in_parts_of_any_size(part: int, values: list[int], step: int) -> None:
+    scaled = [value * step for value in values if abs(value * step) < 2**62]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(checks, "_SORTED", part)
+        assert checks._has_repeats(np.array(scaled, np.int64)) == (len(set(scaled)) < len(scaled))
 
 
 def test_offsets_that_go_backwards_are_not_followed(quick_folder: Path) -> None:

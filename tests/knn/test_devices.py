@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from benchmarks import gpu_check
 from mmdiff.building.estimate import plan_build_graph
 from mmdiff.building.memory_model import Sizes, Stage, for_background, for_cells, for_points
 from mmdiff.building.stage import Outcome, Request, build_graph
+from mmdiff.formats.store.publish import Draft
 from mmdiff.formats.store.store import Store
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.search import devices
@@ -165,6 +167,27 @@ def test_lists_found_in_cells_on_gpus_are_at_least_as_near(tmp_path: Path, stand
     assert all(len(set(row)) == 10 for row in neighbors.tolist())
     np.testing.assert_allclose(similarities, np.einsum("ij,ikj->ik", vectors, vectors[neighbors]), atol=1e-6)
     assert max(stand_in.compared) <= 5000
+
+
+def test_search_begun_on_gpus_starts_over_where_there_are_none(
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of both, found with what either chose, would be those of neither."""
+    store, other = imported(tmp_path / "here"), tmp_path / "other"
+
+    def stop(_: Draft, name: str) -> None:
+        raise KeyboardInterrupt(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Draft, "drop", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build(store, index="cells", recall=0.6)
+    assert stand_in.devices
+    shutil.copytree(store, other, symlinks=True)
+    shutil.rmtree(other / "work")
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
+    ids = [build(path, index="cells", recall=0.6).artifacts["knn/BB"].id for path in (store, other)]
+    assert ids[0] == ids[1]
 
 
 def test_memory_that_runs_out_changes_no_list_and_is_said(tmp_path: Path, stand_in: StandIn) -> None:
