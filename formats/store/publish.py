@@ -62,7 +62,7 @@ _DRAFT_VERSION = 3
 class Draft:
     """An artifact that is being made; see `Publication.draft`."""
 
-    def __init__(self, folder: Path, name: str, recipe: Recipe, stamps: Json, means: Json | None) -> None:
+    def __init__(self, folder: Path, name: str, recipe: Recipe, stamps: Json, means: Json | None = None) -> None:
         self.name = name
         self.recipe = recipe
         self.writers: dict[str, ArrayWriter] = {}
