@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from results_page import page
+from saving import save
 
 DOCS = Path(__file__).resolve().parent
 DATA = DOCS.parent.parent / "shared" / "data" / "tiny-imagenet"
@@ -156,14 +158,9 @@ def main() -> None:
     found = list(lines(options.folder, options.per_class, options.draws))
     head = {"command": ".venv/bin/python docs/calibration.py FOLDER", "draws": options.draws, "per_class": options.per_class}
     head["seconds"] = round(time.perf_counter() - clock)
-    body = ",\n".join(f"  {json.dumps(line)}" for line in found)
-    text = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
-    options.out.write_text(f'{{\n{text},\n "lines": [\n{body}\n ]\n}}\n')
+    save(options.out, head, lines=found)
     sys.stdout.write(options.out.read_text())
     if options.out == RESULT:
-        sys.path.insert(0, str(DOCS))
-        from results_page import page
-
         (DOCS / "results.md").write_text(page(RESULT.parent))
 
 

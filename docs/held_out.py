@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from saving import save
 
 import mmdiff
 
@@ -149,9 +150,7 @@ def main() -> None:
     sys.stdout.write(f"{table(rows)}\n")
     if given.images is None:
         head = {"command": COMMAND, "n": NS, "draws": DRAWS, "seconds": round(time.perf_counter() - clock)}
-        body = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-        text = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
-        RESULT.write_text(f'{{\n{text},\n "rows": [\n{body}\n ]\n}}\n')
+        save(RESULT, head, rows=rows)
 
 
 if __name__ == "__main__":

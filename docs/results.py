@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from results_page import page
+from saving import save
+
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 CONFIGS = DOCS / "experiments"
@@ -60,9 +63,7 @@ def measure(name: str, store: Path) -> None:
         "started": run["started"],
         "cores": run["cores"],
     }
-    body = ",\n".join(f"  {json.dumps(line)}" for line in lines)
-    text = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
-    (RESULTS / f"{name}.json").write_text(f'{{\n{text},\n "lines": [\n{body}\n ]\n}}\n')
+    save(RESULTS / f"{name}.json", head, lines=lines)
 
 
 def _short(line: Line, tuned: dict[str, list[str]], curves: bool) -> Line:
@@ -118,9 +119,6 @@ def check(store: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    sys.path.insert(0, str(DOCS))
-    from results_page import page
-
     if arguments:
         store = Path(arguments[1]) if len(arguments) == 2 and arguments[0] in ("--store", "--check") else None
         if store is None:

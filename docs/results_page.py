@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
+
+from findings import figure_of, findings, one
 
 Line = dict[str, Any]
 Results = dict[str, Any]
@@ -160,187 +161,12 @@ def findings_table(results: dict[str, Results]) -> str:
     return _table(("the paper says", "holds here", "figures"), findings(results))
 
 
-def findings(results: dict[str, Results]) -> Iterator[tuple[str, str, str]]:
-    """Claims of the paper, whether they hold here, and the figures."""
-    one, all_of = (results[name]["lines"] for name in ("table1", "novel"))
-    tests = results["novel"]["tests"]["test"]["all"]
-    yield _few_seeds(all_of, tests)
-    yield _many_seeds(all_of, tests)
-    yield _fusion(all_of)
-    plain = {line["background"]: line for line in one if line["method"] == "constant, column-wise"}
-    yield _none_is_worse(one, plain)
-    yield _weights_change_little(one, plain)
-    yield _reset(one, plain, results["table1"]["tests"]["validation"]["all"])
-    yield _early_stopping(results["nonzero"]["lines"])
-    yield _when_full(results["nonzero"]["lines"])
-    yield _larger_is_better(all_of, tests)
-    yield _thirty_neighbors(results["k_by_size"]["lines"])
-    yield _weight_grows(results["fusion"]["lines"])
-
-
-def _gap(better: Line, worse: Line, tests: int) -> tuple[float, float, int]:
-    """The difference in points over draws: mean, standard deviation, and the number of draws in which it is positive."""
-    gaps = [100 * (a - b) / tests for a, b in zip(better["hits"], worse["hits"], strict=True)]
-    return mean(gaps), stdev(gaps), sum(gap > 0 for gap in gaps)
-
-
-def _verdict(gaps: Iterable[tuple[float, float, int]]) -> str:
-    """Yes if every gap exceeds its deviation, narrowly if all are positive, in part if some are."""
-    found = list(gaps)
-    if all(gap > deviation for gap, deviation, _ in found):
-        return "yes"
-    if all(gap > 0 for gap, _, _ in found):
-        return "narrowly"
-    return "**in part**" if any(gap > 0 for gap, _, _ in found) else "**no**"
-
-
-def _in_words(gap: tuple[float, float, int], draws: int) -> str:
-    return f"{gap[0]:+.2f} ± {gap[1]:.2f} points, better in {gap[2]} of {draws} draws"
-
-
-def _few_seeds(lines: list[Line], tests: int) -> tuple[str, str, str]:
-    found = []
-    for n in (1, 2):
-        diffusion, regression = _pair(lines, n, "in-domain")
-        gap = _gap(diffusion, regression, tests)
-        words = _in_words(gap, len(diffusion["hits"]))
-        found.append((gap, f"n = {n}: {_figure(diffusion)} against {_figure(regression)} ({words})"))
-    verdict = _verdict(gap for gap, _ in found)
-    return "in-domain diffusion beats logistic regression at n = 1 and 2", verdict, "; ".join(words for _, words in found)
-
-
-def _many_seeds(lines: list[Line], tests: int) -> tuple[str, str, str]:
-    regression = _one(lines, "test", 20, "logreg", None)
-    diffusions = [line for line in lines if (line["group"], line["n"], line["method"]) == ("test", 20, "diffusion")]
-    figures = "; ".join(f"{line['background']} {_figure(line)}" for line in diffusions)
-    verdict = _verdict(_gap(regression, line, tests) for line in diffusions)
-    return "logistic regression wins at n = 20", verdict, f"{_figure(regression)} against diffusion: {figures}"
-
-
-def _fusion(lines: list[Line]) -> tuple[str, str, str]:
-    """Fusion against the better of its parts, within a standard deviation."""
-    short, better = [], []
-    for line in lines:
-        if line["group"] == "test" and line["method"] == "fusion":
-            best = max(_pair(lines, line["n"], line["background"]), key=lambda other: other["top5"][0])
-            gap = line["top5"][0] - best["top5"][0]
-            better.append(gap)
-            if gap < -max(line["top5"][1], best["top5"][1]):
-                short.append(f"{line['background']}, n = {line['n']}: {gap:+.2f}")
-    above = sum(gap > 0 for gap in better)
-    span = f"{min(better):+.2f} to {max(better):+.2f} points"
-    figures = f"fusion minus the better one: {span}, above it in {above} of {len(better)} cases"
-    return (
-        "fusion is at least as good as the better of its parts everywhere (within a standard deviation)",
-        _yes(not short),
-        figures + ("" if not short else f"; below by more than a deviation: {'; '.join(short)}"),
-    )
-
-
-def _none_is_worse(lines: list[Line], plain: dict[str, Line]) -> tuple[str, str, str]:
-    others = {line["background"]: line for line in lines if line["method"] == "eta none"}
-    gaps = [plain[background]["top5"][0] - others[background]["top5"][0] for background in plain]
-    figures = "; ".join(f"{where}: {_figure(plain[where])} against {_figure(others[where])}" for where in plain)
-    return "column normalisation beats none by a wide margin", _yes(min(gaps) > 5), figures
-
-
-def _weights_change_little(lines: list[Line], plain: dict[str, Line]) -> tuple[str, str, str]:
-    gaps = {
-        method: [line["top5"][0] - plain[line["background"]]["top5"][0] for line in lines if line["method"] == method]
-        for method in ("Gaussian weights", "meaningful neighbours")
-    }
-    figures = "; ".join(f"{method}: {', '.join(f'{gap:+.2f}' for gap in own)} points" for method, own in gaps.items())
-    largest = max(abs(gap) for own in gaps.values() for gap in own)
-    return "edge weighting changes little", _yes(largest < 1), f"{figures} ({', '.join(plain)})"
-
-
-def _reset(lines: list[Line], plain: dict[str, Line], tests: int) -> tuple[str, str, str]:
-    """Resetting with as many iterations to choose from as the plain method has, and with more."""
-    gaps, figures = [], []
-    for method, most in (("seeds reset", 10), ("seeds reset, up to 20 iterations", 20)):
-        for where, own in plain.items():
-            other = _one(lines, "validation", own["n"], method, where)
-            gaps.append(_gap(own, other, tests))
-            figures.append(f"{where}, up to {most} iterations: {_figure(other)} against {_figure(own)}")
-    return "resetting seeds hurts", _verdict(gaps), "; ".join(figures)
-
-
-def _early_stopping(lines: list[Line]) -> tuple[str, str, str]:
-    own = [line for line in lines if line["variant"] == {"k": 30}]
-    losses = [max(line["curve"]) - line["curve"][-1] for line in own]
-    figures = "; ".join(
-        f"{line['background']}: best after {line['at']}, after {len(line['curve']) - 1} lower by {loss:.2f} points"
-        for line, loss in zip(own, losses, strict=True)
-    )
-    return "early stopping matters", _yes(min(losses) > 0.5), f"k = 30, n = 2: {figures}"
-
-
-def _larger_is_better(lines: list[Line], tests: int) -> tuple[str, str, str]:
-    """Accuracy without a background, with 2,000 images and with all."""
-    gaps, figures = [], []
-    for n in dict.fromkeys(line["n"] for line in lines):
-        own = [_one(lines, "test", n, "diffusion", size) for size in ("none", "out-of-domain:2000", "out-of-domain")]
-        gaps.append(_gap(own[-1], own[0], tests))
-        means = ", ".join(f"{line['top5'][0]:.2f}" for line in own)
-        figures.append(f"n = {n}: {means} ({gaps[-1][0]:+.2f} ± {gaps[-1][1]:.2f})")
-    return "accuracy grows with the out-of-domain background", _verdict(gaps), f"none, 2,000, 20,000: {'; '.join(figures)}"
-
-
-def _thirty_neighbors(lines: list[Line]) -> tuple[str, str, str]:
-    own = [line for line in lines if line["group"] == "test"]
-    figures, gains = [], []
-    for where in dict.fromkeys(line["background"] for line in own):
-        by_k = {line["variant"]["k"]: line["top5"][0] for line in own if line["background"] == where}
-        best = max(by_k, key=lambda k: by_k[k])
-        gains.append(by_k[best] - by_k[30])
-        figures.append(f"{where}: best at k = {best}, {gains[-1]:+.2f} points over k = 30")
-    return "k = 30 is the best trade-off of accuracy and cost", _yes(max(gains) < 0.25), "; ".join(figures)
-
-
-def _when_full(lines: list[Line]) -> tuple[str, str, str]:
-    """The first iteration with 90 % non-zero entries, compared with the best one."""
-    figures, apart = [], []
-    for line in lines:
-        if line["variant"]["k"] >= 10:
-            full = next(place for place, share in enumerate(line["nonzero"]) if share > 90)
-            apart.append(abs(full - line["at"]))
-            figures.append(f"{line['background']}, k = {line['variant']['k']}: {full} and {line['at']}")
-    verdict = "yes" if max(apart) <= 1 else "**in part**" if min(apart) <= 1 else "**no**"
-    claim = "accuracy peaks when L has filled up (k of at least 10)"
-    return claim, verdict, f"iteration of 90 % non-zero entries and best iteration: {'; '.join(figures)}"
-
-
-def _weight_grows(lines: list[Line]) -> tuple[str, str, str]:
-    figures, verdicts = [], []
-    for where in ("in-domain", "out-of-domain"):
-        weights = [line["at"] for line in lines if line["method"] == "fusion" and line["background"] == where]
-        figures.append(f"{where}: {', '.join(f'{weight:g}' for weight in weights)}")
-        verdicts.append(weights == sorted(weights) and weights[-1] > weights[0])
-        grown = weights[-1] > weights[0]
-    verdict = "yes" if all(verdicts) else "**in part**" if grown else "**no**"
-    return "the fusion weight of the regression grows with n", verdict, "; ".join(figures)
-
-
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "**no**"
-
-
-def _pair(lines: list[Line], n: int, background: str) -> tuple[Line, Line]:
-    """The lines of diffusion and logistic regression."""
-    return _one(lines, "test", n, "diffusion", background), _one(lines, "test", n, "logreg", None)
-
-
-def _one(lines: list[Line], group: str, n: int, method: str, background: str | None) -> Line:
-    wanted = (group, n, method, background)
-    return next(line for line in lines if (line["group"], line["n"], line["method"], line["background"]) == wanted)
-
-
 def variants_table(result: Results) -> str:
     backgrounds = list(dict.fromkeys(line["background"] for line in result["lines"]))
     rows = []
     for method in dict.fromkeys(line["method"] for line in result["lines"]):
         own = {line["background"]: line for line in result["lines"] if line["method"] == method}
-        rows.append((method, *(f"{_figure(own[where])} ({_choice(own[where])})" for where in backgrounds)))
+        rows.append((method, *(f"{figure_of(own[where])} ({_choice(own[where])})" for where in backgrounds)))
     return _table(("", *backgrounds), rows)
 
 
@@ -352,9 +178,9 @@ def methods_table(result: Results, figure: str) -> str:
     columns.sort(key=lambda column: ("diffusion", "logreg", "fusion").index(column[0]))
     rows = []
     for n in dict.fromkeys(line["n"] for line in lines):
-        own = [_one(lines, "test", n, *column) for column in columns]
+        own = [one(lines, "test", n, *column) for column in columns]
         best = max(line[figure][0] for line in own)
-        rows.append((str(n), *(_bold(_figure(line, figure), line[figure][0] == best) + _at(line) for line in own)))
+        rows.append((str(n), *(_bold(figure_of(line, figure), line[figure][0] == best) + _at(line) for line in own)))
     return _table(("n", *(method if where is None else f"{method}, {where}" for method, where in columns)), rows)
 
 
@@ -364,7 +190,7 @@ def sizes_table(result: Results) -> str:
     rows = []
     for k in dict.fromkeys(line["variant"]["k"] for line in lines):
         own = {line["background"]: line for line in lines if line["variant"]["k"] == k}
-        rows.append((str(k), *(_figure(own[where]) + _at(own[where]) for where in backgrounds)))
+        rows.append((str(k), *(figure_of(own[where]) + _at(own[where]) for where in backgrounds)))
     return _table(("k", *backgrounds), rows)
 
 
@@ -384,7 +210,7 @@ def weights_table(result: Results) -> str:
     for line in result["lines"]:
         if line["method"] == "fusion":
             figures = (f"{line['curve'][place]:.2f}" for place in shown)
-            rows.append((line["background"], str(line["n"]), *figures, f"{_figure(line)} at {line['at']:g}"))
+            rows.append((line["background"], str(line["n"]), *figures, f"{figure_of(line)} at {line['at']:g}"))
     rows.sort(key=lambda row: row[0])
     return _table(("background", "n", *(f"a = {place / 20:g}" for place in shown), "chosen"), rows)
 
@@ -408,7 +234,7 @@ def calibration_table(result: Results) -> str:
     titles = ("labels", "n", "rows", "accuracy", "mean confidence", "calibration error")
     rows = []
     for line in result["lines"]:
-        figures = [_figure(line, key) for key in ("accuracy", "confidence", "error")]
+        figures = [figure_of(line, key) for key in ("accuracy", "confidence", "error")]
         kept = [_promise(line[least]) for least in ("0.8", "0.9")]
         rows.append((line["setting"], "" if line["n"] is None else str(line["n"]), line["rows"], *figures, *kept))
     return _table((*titles, "at least 0.8", "at least 0.9"), rows)
@@ -439,7 +265,7 @@ def audit_table(result: Results) -> str:
     for line in result["lines"]:
         column, mean = (line["group"], line["flipped"]), line["average_precision"][0]
         figures = rows.setdefault((line["scores"], line["ranking"]), [""] * len(columns))
-        figures[columns.index(column)] = _bold(_figure(line, "average_precision"), mean == best[column])
+        figures[columns.index(column)] = _bold(figure_of(line, "average_precision"), mean == best[column])
     titles = (f"group {group}, {share:.0%} flipped" for group, share in columns)
     return _table(("held-out scores of", "ranking", *titles), [(*name, *figures) for name, figures in rows.items()])
 
@@ -452,10 +278,6 @@ def times_table(results: dict[str, Results]) -> str:
         computed = result["cells"] - result["cells_found"]
         rows.append((_run(result), f"{result['cells']:,}", f"{computed:,}", f"{minutes} min {seconds:02d} s"))
     return _table(("", "cells", "computed", "time"), rows)
-
-
-def _figure(line: Line, figure: str = "top5") -> str:
-    return "{:.2f} ± {:.2f}".format(*line[figure])
 
 
 def _at(line: Line) -> str:

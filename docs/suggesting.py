@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from saving import save
 
 import mmdiff
 
@@ -223,15 +224,8 @@ def main() -> None:
         rounds += measure_rounds(given.store / name, given.data, given.images, name)
     sys.stdout.write(f"{table(rows)}\n\n{rounds_table(rounds)}\n")
     if given.images is None:
-        save(rows, rounds, round(time.perf_counter() - clock))
-
-
-def save(rows: list[Row], rounds: list[Row], seconds: int) -> None:
-    lists = {name: ",\n".join(f"  {json.dumps(row)}" for row in found) for name, found in (("rows", rows), ("rounds", rounds))}
-    head = {"command": COMMAND, "draws": DRAWS, "seconds": seconds}
-    text = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
-    text += "".join(f",\n {json.dumps(name)}: [\n{body}\n ]" for name, body in lists.items())
-    RESULT.write_text(f"{{\n{text}\n}}\n")
+        head = {"command": COMMAND, "draws": DRAWS, "seconds": round(time.perf_counter() - clock)}
+        save(RESULT, head, rows=rows, rounds=rounds)
 
 
 if __name__ == "__main__":
