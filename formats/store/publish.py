@@ -219,7 +219,7 @@ class Publication:
                 seam.lock_folder(self.store.path, exclusive=False), f"{self.store.path}: ", call("gc"), " is running."
             )
             for name in self.names:
-                lock = self._work(name) / "lock"
+                lock = self.store.work_folder(name) / "lock"
                 if lock.parent.is_symlink():
                     raise Corrupt(f"{lock.parent}: a link where the draft of {name} should be. Remove it.")
                 self._add_lock(seam.open_lock(lock), f"{name}: {_holder_of(lock)} is writing it.")
@@ -237,7 +237,7 @@ class Publication:
                 self._invalidate(name)
             if isinstance(error, InputError):
                 for name, folder in self._unnamed.items():
-                    seam.move_folder(folder, self._work(name) / "object")
+                    seam.move_folder(folder, self.store.work_folder(name) / "object")
             for name in useless:
                 self._remove_work(name)
             seam.remove_empty_folder(self.store.work)
@@ -268,13 +268,13 @@ class Publication:
         # Stamps first: an input that this process has checked before, and that changes in between, is refused.
         stamps = input_stamps(self.store.objects, recipe) if recipe.reads_inputs else {}
         self._inputs.refuse_changed(recipe.object_ids)
-        self._drafts[name] = Draft(self._work(name), name, recipe, stamps, means)
+        self._drafts[name] = Draft(self.store.work_folder(name), name, recipe, stamps, means)
         return self._drafts[name]
 
     def publish(self, draft: Draft, facts: Json, run: Json, check: Check = lambda _: None) -> Artifact:
         """Makes a finished draft an object, without a name yet. `check` may refuse it."""
         self._inputs.refuse_changed(draft.recipe.object_ids)
-        self._make_groups(self.store.objects, self._work(draft.name))
+        self._make_groups(self.store.objects, self.store.work_folder(draft.name))
         object_name = draft.publish(self.store, facts, {**run, "witness": draft.recipe.source_fingerprints}, check)
         self._unnamed[draft.name] = self.store.objects / object_name
         return self.store.open_object(draft.name, object_name, possible=False)
@@ -286,8 +286,8 @@ class Publication:
             if not link.is_symlink() or str(link.readlink()) != target:
                 if link.exists() and not link.is_symlink():
                     raise Corrupt(f"{link}: a file or folder where the name of an artifact should be. Move it elsewhere.")
-                self._make_groups(link.parent, self._work(name))
-                seam.point(link, target, self._work(name))
+                self._make_groups(link.parent, self.store.work_folder(name))
+                seam.point(link, target, self.store.work_folder(name))
             self._unnamed.pop(name, None)
             self._done.add(name)
 
@@ -304,14 +304,11 @@ class Publication:
         if name in self._done:
             return False
         if name not in self._drafts:
-            return (self._work(name) / "object").exists()
+            return (self.store.work_folder(name) / "object").exists()
         if error is None or isinstance(error, InputError | BadResult | Damaged):
             return False
         draft = self._drafts[name]
         return draft.has_chunks and not any(self._inputs.changed(draft.recipe.object_ids))
-
-    def _work(self, name: str) -> Path:
-        return _work_folder(self.store, name)
 
     def _make_groups(self, namespace: Path, scratch: Path) -> None:
         """Writes the zarr group metadata of the store and of one of its folders."""
@@ -341,7 +338,7 @@ class Publication:
 
     def _invalidate(self, name: str) -> None:
         """Removes the recipe of a draft, for good: without it no run continues what may be left of the draft."""
-        note = self._work(name) / "recipe.json"
+        note = self.store.work_folder(name) / "recipe.json"
         if note.exists():
             # What fails here fails again when the rest is removed.
             with suppress(OSError):
@@ -349,7 +346,7 @@ class Publication:
                 seam.sync_folder(note.parent)
 
     def _remove_work(self, name: str) -> None:
-        folder = self._work(name)
+        folder = self.store.work_folder(name)
         for path in entries(folder):
             if path.is_dir():
                 seam.remove_folder(path)
@@ -361,7 +358,7 @@ class Publication:
 
 def drafted_bytes(store: Store, name: str) -> int:
     """Bytes of the draft that an interrupted run has left. The next run continues it, or removes it first."""
-    draft = _work_folder(store, name) / "object"
+    draft = store.work_folder(name) / "object"
     return sum(path.lstat().st_size for path in draft.rglob("*") if path.is_file())
 
 
@@ -376,10 +373,6 @@ def refuse_full_disk(path: Path, what: str, needed: int) -> None:
             Parameter("store", FOLDER),
             ".",
         )
-
-
-def _work_folder(store: Store, name: str) -> Path:
-    return store.work / name.replace("/", ".")
 
 
 def _refuse_other_folders(path: Path) -> None:

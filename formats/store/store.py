@@ -269,6 +269,10 @@ class Store:
     def work(self) -> Path:
         return self.path / "work"
 
+    def work_folder(self, name: str) -> Path:
+        """The folder in which runs that make an artifact of this name keep their lock and their draft."""
+        return self.work / name.replace("/", ".")
+
     def check_folders(self) -> None:
         """Raises Corrupt if a folder of the store is a link: a run would then write or remove files elsewhere."""
         for folder in (self.path / name for name in (*NAMESPACES, "objects", "work")):
