@@ -101,27 +101,30 @@ def test_chunk_that_cannot_be_read_is_found_by_verify(store: Store, monkeypatch:
     assert crc_of_complete_chunk(artifact.folder / "vectors" / "c.0.0", artifact.spec("vectors")) is None
 
 
-def refuse_to_populate(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def refuse_to_read_chunks(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """The pages of the map are refused with this code, and the file with an I/O error."""
+
     def refuse(*_: Any) -> int:
         ctypes.set_errno(code)
         return -1
 
     monkeypatch.setattr(mapping._libc, "madvise", refuse)
+    monkeypatch.setattr(mapping, "crc32c_of_file", failing)
 
 
 def test_mapped_chunk_that_can_neither_be_read_nor_opened_says_why(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = store.open_artifact(SEEDS).mapped("vectors")
-    refuse_to_populate(monkeypatch, errno.EFAULT)
+    refuse_to_read_chunks(monkeypatch, errno.EFAULT)
     monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
     with pytest.raises(DiskError, match=r"vectors/c\.0\.0: cannot read the file .*ulimit -n"):
         mapping.touch(mapped, 0, 1)
 
 
-def test_mapped_chunk_is_checked_where_the_system_cannot_read_pages_ahead(
+def test_mapped_chunk_is_checked_in_the_map_where_its_file_cannot_be_read(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mapped = store.open_artifact(SEEDS).mapped("vectors")
-    refuse_to_populate(monkeypatch, errno.EINVAL)
+    refuse_to_read_chunks(monkeypatch, errno.EINVAL)
     assert mapping.touch(mapped, 0, 1)
 
 
@@ -133,7 +136,7 @@ def test_mapped_chunk_that_the_system_does_not_read_is_not_called_damaged(
 ) -> None:
     """The kernel says EFAULT both for a file that was shortened and for a disk that fails."""
     mapped = store.open_artifact(SEEDS).mapped("vectors")
-    refuse_to_populate(monkeypatch, code)
+    refuse_to_read_chunks(monkeypatch, code)
     with pytest.raises(DiskError, match=rf"vectors/c\.0\.0: cannot read the file .*{told}"):
         mapping.touch(mapped, 0, 1)
 

@@ -458,6 +458,17 @@ def test_an_input_that_was_replaced_or_removed_has_not_changed(artifact: Artifac
     run_from(artifact, "models/z", file.unlink)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_chunk_whose_file_was_removed_or_replaced_is_checked_in_the_map(artifact: Artifact, replaced: bool) -> None:
+    mapped, file = artifact.mapped("vector"), chunk_of(artifact, "vector", 1)
+    content = file.read_bytes()
+    file.unlink()
+    if replaced:
+        file.write_bytes(bytes(len(content) - 4) + content[-4:])
+    touch(mapped, 0, len(mapped))
+    np.testing.assert_array_equal(mapped, values_for((len(mapped),), mapped.dtype.name))
+
+
 def test_threads_that_meet_at_a_chunk_check_it_once(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = artifact.mapped("matrix")
     flat = map_of(mapped)
