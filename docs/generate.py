@@ -1,4 +1,4 @@
-"""Generates documentation: commands.md, python.md, benchmarks.md with plots, inspect.svg, the README's table.
+"""Generates documentation: commands.md, python.md, errors.md, benchmarks.md, plots and pictures, tables of other pages.
 
 .venv/bin/python docs/generate.py
 """
@@ -99,8 +99,14 @@ def results() -> dict[str, Any]:
 
 def pages() -> ModuleType:
     """The module `benchmarks_page` beside this one."""
-    sys.path.insert(0, str(DOCS))
-    return importlib.import_module("benchmarks_page")
+    return beside("benchmarks_page")
+
+
+def beside(name: str) -> ModuleType:
+    """A module in the folder of this one."""
+    if str(DOCS) not in sys.path:
+        sys.path.insert(0, str(DOCS))
+    return importlib.import_module(name)
 
 
 def readme(text: str) -> str:
@@ -226,6 +232,12 @@ def main() -> None:
     (DOCS / "inspect.svg").write_text(picture())
     (DOCS / "benchmarks.md").write_text(pages().page(results()))
     pages().plots(results(), DOCS)
+    (DOCS / "errors.md").write_text(beside("errors_page").page())
+    (DOCS / "spreading.svg").write_text(beside("spreading_picture").picture())
+    figures = beside("concept_figures")
+    figures.plots(DOCS)
+    for name in ("concepts.md", "choosing.md"):
+        (DOCS / name).write_text(figures.updated((DOCS / name).read_text()))
     (DOCS / "testing.md").write_text(testing((DOCS / "testing.md").read_text()))
     (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
