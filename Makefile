@@ -14,7 +14,7 @@ KERNELS := tests/graph/test_symmetrise.py tests/graph/test_components.py tests/d
 NO_FILES := --deselect tests/formats/test_disk_errors.py::test_file_size_limit_is_a_sentence_and_without_it_the_same_command_continues \
 	--deselect tests/cli/test_resources.py::test_commands_without_their_resources_end_in_a_sentence_and_leave_the_store_intact
 
-.PHONY: demo test test-long coverage check bench bench-scale docs clean
+.PHONY: demo test test-long coverage check bench bench-scale docs site clean
 
 demo: $(READY)
 	$(BIN)/python docs/demo.py
@@ -51,10 +51,16 @@ bench-scale: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
+# The documentation as a site, in site/: open site/index.html; it needs no server and no network.
+site: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cpu,files,torch,sklearn,report,s3,dask,web]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-store demo-report.html
+	rm -rf $(VENV) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-store demo-report.html

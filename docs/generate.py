@@ -188,7 +188,8 @@ def _one_element_per_cell(svg: str) -> str:
             for cell in cells
         )
 
-    return _RUN.sub(split, svg)
+    # The fonts of a viewer will do; the picture asks for nothing from elsewhere.
+    return _RUN.sub(split, re.sub(r"\s*@font-face \{[^}]*\}", "", svg))
 
 
 def _help(name: str) -> str:
