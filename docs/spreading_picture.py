@@ -11,7 +11,7 @@ ROWS, LABELS, NEIGHBOURS = 750, 6, 12
 SOME, MANY = 4, 30
 COLOURS = ("#0b7a75", "#d1600f", "#7b3fa0")
 _GREY, _INK, _GROUND = "#b9b6ad", "#20252b", "#fbfaf6"
-_SIDE, _GAP, _TOP = 300, 20, 44
+_SIDE, _GAP, _TOP = 300, 24, 52
 
 
 class Spread(NamedTuple):
@@ -59,13 +59,15 @@ def spread() -> Spread:
 def picture(found: Spread | None = None) -> str:
     """The picture as SVG, on a ground of its own, so that it is the same on light and dark pages."""
     found = found or spread()
-    width, height = 3 * _SIDE + 4 * _GAP, _SIDE + _TOP + 2 * _GAP
+    width, height = 3 * _SIDE + 4 * _GAP, _SIDE + _TOP + _GAP
     titles = (
         (f"{ROWS} rows, {LABELS} labels", f"each row knows its {NEIGHBOURS} nearest neighbours"),
         (f"{SOME} iterations", f"labels have reached {100 * found.reached(SOME):.0f} % of the rows"),
-        (f"{MANY} iterations", f"{100 * found.reached(MANY):.0f} % reached, {100 * found.right(MANY):.1f} % right"),
+        (f"{MANY} iterations", f"{100 * found.reached(MANY):.4g} % reached, {100 * found.right(MANY):.4g} % right"),
     )
-    at = np.rint((found.places + 1.08) / 2.16 * _SIDE * 2) / 2
+    low, high = found.places.min(axis=0), found.places.max(axis=0)
+    middle, span = (low + high) / 2, (high - low).max() * 1.04
+    at = np.rint(((found.places - middle) / span + 0.5) * _SIDE * 2) / 2
     lines = "".join(f"M{_point(at[first])}L{_point(at[second])}" for first, second in found.edges)
     panels = []
     for place, (title, text) in enumerate(titles):
@@ -74,13 +76,13 @@ def picture(found: Spread | None = None) -> str:
         seeds = [_dots(at[found.labels == arm], colour, 7) for arm, colour in enumerate(COLOURS)]
         panels.append(
             f'<g transform="translate({_GAP + place * (_SIDE + _GAP)},{_GAP})">'
-            f'<text y="14" class="title">{title}</text><text y="34">{text}</text>'
+            f'<text y="18" class="title">{title}</text><text y="42">{text}</text>'
             f'<g transform="translate(0,{_TOP})"><use href="#edges"/>'
             f"{_dots(at[(own < 0)], _GREY)}{''.join(dots)}{''.join(seeds)}</g></g>"
         )
     style = (
-        f"text{{font:12px 'DejaVu Sans',Verdana,Helvetica,Arial,sans-serif;fill:#5b626b}}"
-        f".title{{font-size:16px;font-weight:600;fill:{_INK}}}"
+        f"text{{font:14px 'DejaVu Sans',Verdana,Helvetica,Arial,sans-serif;fill:#5b626b}}"
+        f".title{{font-size:20px;font-weight:600;fill:{_INK}}}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'

@@ -31,6 +31,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
     own = page.file.src_uri
+    if own == PAGES["README.md"]:
+        page.meta["hide"] = ["navigation"]
     # The path in the repository, which links are relative to.
     source = next((name for name, made in PAGES.items() if made == own), f"docs/{own}")
     known = {file.src_uri for file in files}
