@@ -50,7 +50,7 @@ def _rows(kind: type[Exception], depth: int) -> Iterator[str]:
     builtins = [base for base in kind.__mro__ if base.__module__ == "builtins"]
     nearest = [base for base in builtins if sum(issubclass(other, base) for other in builtins) == 1]
     text = (inspect.getdoc(kind) or "").replace("\n", " ")
-    name = f"{'&emsp;' * depth}`{kind.__name__}`"
+    name = f"{'&nbsp;' * 4 * depth}`{kind.__name__}`"
     yield f"| {name} | {', '.join(f'`{base.__name__}`' for base in nearest)} | {kind.exit_code} | {text} |"  # type: ignore[attr-defined]
     for below in kind.__subclasses__():
         if below.__module__ == kind.__module__:

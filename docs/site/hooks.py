@@ -37,8 +37,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
     source = next((name for name, made in PAGES.items() if made == own), f"docs/{own}")
     known = {file.src_uri for file in files}
     parts = _FENCE.split(markdown)
-    parts[::2] = [_with_room_before_lists(_relinked(text, source, known)) for text in parts[::2]]
-    return "".join(parts)
+    parts[::2] = [_relinked(text, source, known) for text in parts[::2]]
+    return _with_room_before_lists("".join(parts))
 
 
 def _relinked(text: str, source: str, known: set[str]) -> str:
@@ -56,11 +56,13 @@ def _relinked(text: str, source: str, known: set[str]) -> str:
 
 
 def _with_room_before_lists(text: str) -> str:
-    """A list may follow its sentence at once on the pages, but not in Python-Markdown."""
+    """A list may follow a sentence or a block of code at once on the pages, but not in Python-Markdown."""
     lines: list[str] = []
+    in_code = False
     for line in text.split("\n"):
         before = lines[-1] if lines else ""
-        if _ITEM.match(line) and before.strip() and not _ITEM.match(before) and not before.startswith(" "):
+        if not in_code and _ITEM.match(line) and before.strip() and not _ITEM.match(before) and not before.startswith(" "):
             lines.append("")
+        in_code ^= line.startswith("```")
         lines.append(line)
     return "\n".join(lines)
