@@ -1,5 +1,6 @@
-# Everything a new machine needs: Python 3.11, make and git. Each target makes .venv when it is missing or out of date.
-PYTHON ?= python3.11
+# Everything a new machine needs: Python 3.11 or newer, make and git. Each target makes .venv when it is missing or out of date.
+# The Python is found by packaging/find-python; `make PYTHON=python3.13` names another one.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -52,7 +53,7 @@ docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || { python=$$(packaging/find-python $(PYTHON)) && "$$python" -m venv $(VENV); }
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cpu,files,torch,sklearn,report,s3,dask,web]'
 	touch $@
 
