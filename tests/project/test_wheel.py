@@ -41,7 +41,8 @@ def modules() -> set[str]:
     """Everything that an installed package must hold, by its place in the package."""
     endings = (".py", ".css", ".js", ".html", ".svg", ".typed")
     folders = (ROOT / "mmdiff", ROOT / "cli", ROOT / "formats")
-    tracked = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
+    tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     inside = [name.removeprefix("mmdiff/") for name in tracked if name.endswith(endings)]
     return {f"mmdiff/{name}" for name in inside}
 
