@@ -1,4 +1,4 @@
-"""Generates documentation: commands.md, python.md, benchmarks.md with plots, inspect.svg, the README's table.
+"""Generates documentation: commands.md, python.md, benchmarks.md with plots, inspect.svg, example.ipynb, the README's table.
 
 .venv/bin/python docs/generate.py
 """
@@ -101,6 +101,12 @@ def pages() -> ModuleType:
     """The module `benchmarks_page` beside this one."""
     sys.path.insert(0, str(DOCS))
     return importlib.import_module("benchmarks_page")
+
+
+def notebook() -> ModuleType:
+    """The module `example_notebook` beside this one."""
+    sys.path.insert(0, str(DOCS))
+    return importlib.import_module("example_notebook")
 
 
 def readme(text: str) -> str:
@@ -224,6 +230,7 @@ def main() -> None:
     (DOCS / "commands.md").write_text(commands_page())
     (DOCS / "python.md").write_text(python_page())
     (DOCS / "inspect.svg").write_text(picture())
+    notebook().refresh()
     (DOCS / "benchmarks.md").write_text(pages().page(results()))
     pages().plots(results(), DOCS)
     (DOCS / "testing.md").write_text(testing((DOCS / "testing.md").read_text()))

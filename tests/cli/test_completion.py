@@ -32,7 +32,7 @@ def completed(shell: str, line: str, folder: Path, **environment: str) -> list[s
     given = {"PATH": "/usr/bin:/bin", "_MMDIFF_COMPLETE": f"complete_{shell}", **asked, **environment}
     outcome = subprocess.run([PROGRAM], cwd=folder, env=given, capture_output=True, text=True)
     assert outcome.stderr == ""
-    return outcome.stdout.splitlines()
+    return outcome.stdout.split()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
