@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # Entries of a long list, rows of scores and classes of a row that are shown.
 _ENTRIES, _SCORED_ROWS, _BEST = 20, 5, 3
-_LONGEST = 120
+# Characters of a value, and of the name of a class among scores.
+_LONGEST, _LONGEST_CLASS = 120, 36
 
 _RULE = "1px solid rgba(128,128,128,.4)"
 _CELL = "padding:.2em .9em .2em 0;vertical-align:top;white-space:normal;background:none;border:0;"
@@ -166,7 +167,7 @@ def _short(key: str, given: Any) -> str:
 
 def _score(class_: Any, score: float, best: float) -> Child:
     share = max(0.0, min(1.0, score / best)) if best > 0 else 0.0
-    return [_bar(share), f"{_shortened(class_)} ", _note(f"{score:.3g}", "span")]
+    return [_bar(share), _note(f"{score:.3g}", "span"), f" {_shortened(class_, _LONGEST_CLASS)}"]
 
 
 def _tops(figures: dict[str, Any]) -> list[str]:
@@ -231,6 +232,6 @@ def _title(key: object) -> str:
     return str(key).replace("_", " ")
 
 
-def _shortened(given: object) -> str:
+def _shortened(given: object, most: int = _LONGEST) -> str:
     title = text.printable(given)
-    return title if len(title) <= _LONGEST else f"{title[:_LONGEST]}…"
+    return title if len(title) <= most else f"{title[: most - 1].rstrip(' ,')}…"
