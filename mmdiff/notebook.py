@@ -59,7 +59,7 @@ def store_html(store: StoreReader) -> str:
 def graph_html(graph: Graph) -> str:
     """Nodes, edges, weights and size of a graph."""
     own = graph.internal
-    arrays = [own.indptr, own.indices, own.scale, own.weights, own.order]
+    arrays: list[Any] = [own.indptr, own.indices, own.scale, own.weights, own.order]
     facts = [
         ["nodes", f"{graph.nodes:,}"],
         ["edges", f"{graph.edges:,}"],

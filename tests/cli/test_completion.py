@@ -62,7 +62,7 @@ def test_completion_installs_itself_into_the_files_of_the_shell_it_is_called_fro
     """The shell is known by the name of the process, here that of another one: not every machine has all of them."""
     shutil.copy("/bin/sh", tmp_path / shell)
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    command = [tmp_path / shell, "-c", f"{PROGRAM} --install-completion; exit $?"]
+    command = [str(tmp_path / shell), "-c", f"{PROGRAM} --install-completion; exit $?"]
     outcome = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stdout
     assert f"{shell} completion installed" in outcome.stdout
