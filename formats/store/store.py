@@ -250,7 +250,7 @@ class Store:
         """The store at a path; its first run may still be in progress."""
         marker = path / "zarr.json"
         with explained(path, "open the store"):
-            # The marker is made before the objects and removed after them: without it, a store has none, before and after a look.
+            # The marker is made before the objects and removed after them: without it, there are none before and after a look.
             has_objects = (path / "objects").is_dir()
             if not marker.exists():
                 if has_objects and (path / "objects").is_dir():
