@@ -1,4 +1,4 @@
-"""Generates documentation: commands.md, python.md, errors.md, benchmarks.md, plots and pictures, tables of other pages.
+"""Generates documentation: commands.md, python.md, errors.md, benchmarks.md, plots, pictures, example.ipynb, tables of pages.
 
 .venv/bin/python docs/generate.py
 """
@@ -231,6 +231,7 @@ def main() -> None:
     (DOCS / "commands.md").write_text(commands_page())
     (DOCS / "python.md").write_text(python_page())
     (DOCS / "inspect.svg").write_text(picture())
+    beside("example_notebook").refresh()
     (DOCS / "benchmarks.md").write_text(pages().page(results()))
     pages().plots(results(), DOCS)
     (DOCS / "errors.md").write_text(beside("errors_page").page())

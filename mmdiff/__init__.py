@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmdiff import errors, text
     from mmdiff.arrays import Graph, diffuse, evaluate, knn_graph
+    from mmdiff.commit import COMMIT as __commit__  # noqa: N811
     from mmdiff.diffusion.options import DiffusionOptions
     from mmdiff.results import Scores
     from mmdiff.store import Store
@@ -24,6 +25,7 @@ __all__ = [
     "Graph",
     "Scores",
     "Store",
+    "__commit__",
     "__version__",
     "diffuse",
     "errors",
@@ -40,6 +42,7 @@ _HOMES = {
     "Graph": "arrays.Graph",
     "Scores": "results.Scores",
     "Store": "store.Store",
+    "__commit__": "commit.COMMIT",
     "diffuse": "arrays.diffuse",
     "errors": "errors",
     "evaluate": "arrays.evaluate",

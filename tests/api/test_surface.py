@@ -19,7 +19,7 @@ import mmdiff
 from tests.support.paths import ROOT
 
 NAMES = [
-    *("DiffusionOptions", "Graph", "Scores", "Store", "__version__"),
+    *("DiffusionOptions", "Graph", "Scores", "Store", "__commit__", "__version__"),
     *("diffuse", "errors", "evaluate", "knn_graph", "open", "text"),
 ]
 MODULES = (
