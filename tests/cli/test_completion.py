@@ -48,6 +48,11 @@ def test_artifacts_are_those_of_the_store_that_the_environment_names(place: Path
     assert completed("bash", "mmdiff verify mod", place, MMDIFF_STORE="faces") == ["models/pca"]
 
 
+def test_folders_of_stores_are_left_to_the_shell(place: Path) -> None:
+    assert completed("bash", "mmdiff inspect --store fa", place) == []
+    assert completed("zsh", "mmdiff inspect --store fa", place) == ["_files"]
+
+
 @pytest.mark.parametrize("store", ["nowhere", "s3://bucket/store"])
 def test_without_a_store_on_this_machine_nothing_is_completed(store: str, place: Path) -> None:
     assert completed("bash", f"mmdiff export --store {store} des", place) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -15,10 +16,20 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """The source distribution of this clone, and the wheel that is built from it, without network."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    """The source distribution of this clone, and the wheel that is built from it, without network.
+
+    They are built in a copy: setuptools keeps files of its own beside the sources, which other tests read.
+    """
+    source = folder / "source"
+    for name in ("mmdiff", "cli", "formats"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    (source / ".git").symlink_to(ROOT / ".git")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
     outcome = subprocess.run(command, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stdout[-2000:] + outcome.stderr[-2000:]
+    assert not (source / "mmdiff" / "_commit.txt").exists(), "the build wrote the commit into the sources"
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
 
 
