@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(
     r"(?ms)^<!-- before\n(?P<before>.*?)^-->$"
-    r"|(?:^<!-- (?:not run: |runs (?=on ))(?P<reason>[^\n]*?) -->\n)?"
+    r"|(?:^ *<!-- (?:not run: |runs (?=on ))(?P<reason>[^\n]*?) -->\n)?"
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$"
 )
 
