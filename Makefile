@@ -21,7 +21,7 @@ WITH_OLDEST := tests/api/test_sketch.py tests/api/test_row_order.py tests/api/te
 NO_FILES := --deselect tests/formats/test_disk_errors.py::test_file_size_limit_is_a_sentence_and_without_it_the_same_command_continues \
 	--deselect tests/cli/test_resources.py::test_commands_without_their_resources_end_in_a_sentence_and_leave_the_store_intact
 
-.PHONY: demo test test-long test-oldest coverage check bench bench-scale docs clean
+.PHONY: demo test test-long test-oldest coverage check bench bench-scale docs site clean
 
 demo: $(READY)
 	$(BIN)/python docs/demo.py
@@ -63,6 +63,12 @@ bench-scale: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
+# The documentation as a site, in site/: open site/index.html; it needs no server and no network.
+site: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 	test -x $(OLDEST)/bin/python || { python=$$(packaging/find-python $(PYTHON)) && "$$python" -m venv $(OLDEST); }
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,files,sklearn,report,s3,dask,web]' pytest hypothesis flask flask-cors 'moto[s3]'
@@ -74,4 +80,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-store demo-report.html
+	rm -rf $(VENV) $(OLDEST) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-store demo-report.html

@@ -1,4 +1,4 @@
-"""Generates documentation: commands.md, python.md, benchmarks.md with plots, inspect.svg, example.ipynb, the README's table.
+"""Generates documentation: commands.md, python.md, errors.md, benchmarks.md, plots, pictures, example.ipynb, tables of pages.
 
 .venv/bin/python docs/generate.py
 """
@@ -99,14 +99,14 @@ def results() -> dict[str, Any]:
 
 def pages() -> ModuleType:
     """The module `benchmarks_page` beside this one."""
-    sys.path.insert(0, str(DOCS))
-    return importlib.import_module("benchmarks_page")
+    return beside("benchmarks_page")
 
 
-def notebook() -> ModuleType:
-    """The module `example_notebook` beside this one."""
-    sys.path.insert(0, str(DOCS))
-    return importlib.import_module("example_notebook")
+def beside(name: str) -> ModuleType:
+    """A module in the folder of this one."""
+    if str(DOCS) not in sys.path:
+        sys.path.insert(0, str(DOCS))
+    return importlib.import_module(name)
 
 
 def readme(text: str) -> str:
@@ -188,7 +188,8 @@ def _one_element_per_cell(svg: str) -> str:
             for cell in cells
         )
 
-    return _RUN.sub(split, svg)
+    # The fonts of a viewer will do; the picture asks for nothing from elsewhere.
+    return _RUN.sub(split, re.sub(r"\s*@font-face \{[^}]*\}", "", svg))
 
 
 def _help(name: str) -> str:
@@ -230,9 +231,15 @@ def main() -> None:
     (DOCS / "commands.md").write_text(commands_page())
     (DOCS / "python.md").write_text(python_page())
     (DOCS / "inspect.svg").write_text(picture())
-    notebook().refresh()
+    beside("example_notebook").refresh()
     (DOCS / "benchmarks.md").write_text(pages().page(results()))
     pages().plots(results(), DOCS)
+    (DOCS / "errors.md").write_text(beside("errors_page").page())
+    (DOCS / "spreading.svg").write_text(beside("spreading_picture").picture())
+    figures = beside("concept_figures")
+    figures.plots(DOCS)
+    for name in ("concepts.md", "choosing.md"):
+        (DOCS / name).write_text(figures.updated((DOCS / name).read_text()))
     (DOCS / "testing.md").write_text(testing((DOCS / "testing.md").read_text()))
     (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
