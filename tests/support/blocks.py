@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(
     r"(?ms)^<!-- before\n(?P<before>.*?)^-->$"
-    r"|(?:^<!-- not run: (?P<reason>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$"
+    r"|(?:^ *<!-- not run: (?P<reason>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$"
 )
 
 
