@@ -62,6 +62,14 @@ def test_oldest_versions_are_the_lower_ends_of_the_ranges() -> None:
     }
 
 
+def test_what_is_run_with_the_oldest_versions_is_there() -> None:
+    listed = re.search(r"(?s)\nWITH_OLDEST := (.*?[^\\])\n", (ROOT / "Makefile").read_text())
+    assert listed is not None
+    places = listed[1].replace("\\\n", " ").split()
+    assert len(places) > 10
+    assert all((ROOT / place).exists() for place in places)
+
+
 def test_the_newest_versions_are_within_the_ranges() -> None:
     newest = {name.lower(): version for name, version in pinned("constraints.txt").items()}
     for name, floor in {**floors(PROJECT["dependencies"]), **users_extras()}.items():
