@@ -108,6 +108,12 @@ class Source(Protocol):
     def ids(self) -> Column | None:
         """The ids that come with the file, if any."""
 
+    def unreadable(self) -> NDArray[np.int64]:
+        """The rows that stand for something that could not be read, and are bad whatever their values; known after reading."""
+
+    def facts(self) -> dict[str, Any]:
+        """What an artifact made of the rows records of their origin; known after reading."""
+
 
 READABLE_NAMES = ", ".join(str(dtype) for dtype in READABLE_DTYPES)
 
@@ -159,3 +165,9 @@ class Matrix(ABC):
 
     def ids(self) -> Column | None:
         return None
+
+    def unreadable(self) -> NDArray[np.int64]:
+        return np.empty(0, np.int64)
+
+    def facts(self) -> dict[str, Any]:
+        return {}

@@ -28,6 +28,7 @@ MODULES = (
     "errors",
     "results",
     "store",
+    "store_describing",
     "store_labelling",
     "store_reading",
     "store_scoring",
