@@ -180,7 +180,8 @@ class _Source(Matrix):
         return np.array(sorted(self._bad) if self.on_bad == "drop" else [], np.int64)
 
     def facts(self) -> Json:
-        """What the artifact records of the images."""
+        """What the artifact records of the images. A run that finds all chunks written has not read any row yet."""
+        self.read(0, 0)
         named = {self.images.ids[row]: why for row, why in sorted(self._bad.items())[:_NAMED]}
         unreadable = {"count": len(self._bad), "treatment": self.on_bad, "images": named}
         model = self.about_model | {"device": self.runner.device}
