@@ -31,9 +31,11 @@ from tests.support.images import (
     save_script,
     save_shard,
 )
+from tests.support.paths import ROOT
 from tests.support.stores import tree
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+CHECKPOINT = Path("store", "work", "descriptors.background-features", "checkpoint")
 SMALL = {"resize": SIDE, "crop": SIDE, "batch_size": 4}
 
 
@@ -181,10 +183,9 @@ def test_an_interrupted_run_continues_to_identical_bytes(
     (images / "a" / "1.png").write_bytes(b"no image")
     mmdiff.open(tmp_path / "whole", create=True).describe(images, model=exported, **SMALL)
     with pytest.raises(KeyboardInterrupt):
-        mmdiff.open(tmp_path / "store", create=True, progress=interrupted_after(12, at)).describe(
+        mmdiff.open(tmp_path / "store", create=True, progress=interrupted_after(12, at, tmp_path / CHECKPOINT)).describe(
             images, model=exported, **SMALL
         )
-    assert (tmp_path / "store" / "work" / "descriptors.background-features" / "checkpoint").exists()
     made = mmdiff.open(tmp_path / "store", create=True).describe(images, model=exported, **SMALL)
     assert 8 <= made["continued"] <= 21
     assert made["continued"] + made["described"] == 21
@@ -194,28 +195,26 @@ def test_an_interrupted_run_continues_to_identical_bytes(
 
 _KILLED = """
 import os, signal, sys
-from contextlib import contextmanager
+from pathlib import Path
 import mmdiff
 from mmdiff.describing import stage
+from tests.support.images import interrupted_after
 stage._SECONDS_BETWEEN_CHECKPOINTS = 0.0
-@contextmanager
-def display(what, total, unit):
-    done = 0
-    def advance(count):
-        global done
-        done = globals().get("done", 0) + (count if what.startswith("describing") else 0)
-        if done >= 16:
-            os.kill(os.getpid(), signal.SIGKILL)
-    yield advance
-store, images, model = sys.argv[1:]
-mmdiff.open(store, create=True, progress=display).describe(images, model=model, resize=16, crop=16, batch_size=4)
+store, images, model, checkpoint = sys.argv[1:]
+try:
+    progress = interrupted_after(12, "describing", Path(checkpoint))
+    stage.Growth.__exit__ = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    mmdiff.open(store, create=True, progress=progress).describe(images, model=model, resize=16, crop=16, batch_size=4)
+finally:
+    sys.exit(3)
 """
 
 
 def test_a_killed_run_continues_to_identical_bytes(tmp_path: Path) -> None:
     images, model = save_pictures(tmp_path / "images", "abc", 7), save_resnet(tmp_path / "tiny.safetensors")
     mmdiff.open(tmp_path / "whole", create=True).describe(images, model=model, **SMALL)
-    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path / "store"), str(images), str(model)], check=False)
+    arguments = [tmp_path / "store", images, model, tmp_path / CHECKPOINT]
+    killed = subprocess.run([sys.executable, "-c", _KILLED, *map(str, arguments)], cwd=ROOT, check=False)
     assert killed.returncode == -signal.SIGKILL
     made = mmdiff.open(tmp_path / "store", create=True).describe(images, model=model, **SMALL)
     assert made["continued"] >= 4

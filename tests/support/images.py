@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,8 +81,8 @@ def save_script(file: Path, module: torch.nn.Module) -> Path:
     return file
 
 
-def interrupted_after(count: int, what: str, with_error: type[BaseException] = KeyboardInterrupt) -> Progress:
-    """A progress display that ends a piece of work after so many units."""
+def interrupted_after(count: int, what: str, checkpoint: Path) -> Progress:
+    """A progress display that interrupts a piece of work after so many units, and once there is a checkpoint."""
 
     @contextmanager
     def display(name: str, total: int, unit: str) -> Iterator[Advance]:
@@ -92,8 +93,17 @@ def interrupted_after(count: int, what: str, with_error: type[BaseException] = K
             nonlocal done
             done += amount
             if name.startswith(what) and done >= count:
-                raise with_error
+                wait_for(checkpoint)
+                raise KeyboardInterrupt
 
         yield advance
 
     return display
+
+
+def wait_for(file: Path) -> None:
+    """Waits until another thread has written a file."""
+    end = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < end, f"{file} was not written"
+        time.sleep(0.01)
