@@ -139,6 +139,7 @@ def command(
         labels_from_folders=labels_from_folders,
         labels=labels,
         class_names=class_names,
+        prefix=prefix,
         append=append,
         on_bad=on_bad.value,
         resize=resize,

@@ -23,6 +23,7 @@ class StoreDescriber(StoreScorer):
         labels_from_folders: bool = False,
         labels: Any = None,
         class_names: Any = None,
+        prefix: str = "",
         append: bool = False,
         on_bad: str = "white",
         resize: int | None = None,
@@ -53,6 +54,7 @@ class StoreDescriber(StoreScorer):
                 of any folder has none.
             labels: a label for each image, in the order of the images, as for `add`.
             class_names: names of class numbers, as for `add`.
+            prefix: put in front of every id, where images of several places have the same paths.
             append: add the images to the background instead of replacing it.
             on_bad: images that cannot be read: "white" describes a uniform white image in place of each and records it, "drop"
                 leaves them out, "error" refuses them.
@@ -114,6 +116,7 @@ class StoreDescriber(StoreScorer):
         request = Request(
             images=_path("source", source),
             model=_path("model", model),
+            prefix=prefix,
             importing=importing,
             append=append,
             dtype=dtype,

@@ -104,8 +104,11 @@ class Images:
         }
 
 
-def list_images(spec: str) -> Images:
-    """The images of a folder and the folders in it, of a pattern, of a list (`.txt`), or of tar shards."""
+def list_images(spec: str, prefix: str = "") -> Images:
+    """The images of a folder and the folders in it, of a pattern, of a list (`.txt`), or of tar shards.
+
+    Every id begins with the prefix.
+    """
     path = Path(spec)
     found: Sequence[tuple[str, str, Place]]
     if path.is_dir():
@@ -118,7 +121,7 @@ def list_images(spec: str) -> Images:
         raise UnreadableSource(
             f"{spec}: no images in it. Images are files that end in {', '.join(ENDINGS)}, or in .tar with such files within."
         )
-    ids = [_unicode(name) for name, _, _ in found]
+    ids = [prefix + _unicode(name) for name, _, _ in found]
     if len(set(ids)) < len(ids):
         seen: set[str] = set()
         twice = next(name for name in ids if name in seen or seen.add(name))  # type: ignore[func-returns-value]

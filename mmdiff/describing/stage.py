@@ -38,7 +38,7 @@ from mmdiff.importing.rows import examine, refuse_bad
 from mmdiff.importing.stage import Outcome, import_descriptors
 from mmdiff.importing.stage import Request as ImportRequest
 from mmdiff.logreg.training import DEVICES, Device, choose_device
-from mmdiff.runtime.parameters import flag, number, whole
+from mmdiff.runtime.parameters import flag, number, text, whole
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.threads import cores
 
@@ -58,6 +58,7 @@ class Request:
 
     images: str
     model: str
+    prefix: str
     importing: ImportRequest
     append: bool = False
     dtype: str | None = None
@@ -101,7 +102,7 @@ def describe(path: Path, request: Request, progress: Progress = silent) -> Descr
     with decoding():
         torch = load("torch", "describing images", "images")
         device = choose_device(torch, request.device)
-        images = list_images(request.images)
+        images = list_images(request.images, request.prefix)
         model = open_model(request.model, device)
         preprocessing = _preprocessing(request, model.preprocessing)
         size = request.batch_size if model.whole_batches else min(request.batch_size, len(images))
@@ -123,6 +124,8 @@ def describe(path: Path, request: Request, progress: Progress = silent) -> Descr
                         outcome: Outcome = append_descriptors(path, imported, request.dtype, progress)
                     else:
                         outcome = import_descriptors(path, imported, progress)
+                except UnreadableSource:
+                    raise
                 except InputError as error:
                     raise _KeptDraft(error) from error
         except _KeptDraft as kept:
@@ -285,6 +288,7 @@ def _checked(request: Request) -> Request:
     return replace(
         request,
         labels_from_folders=folders,
+        prefix=text("prefix", request.prefix),
         append=flag("append", request.append),
         batch_size=whole("batch_size", request.batch_size, 1, MOST_BATCH, "For example 64."),
         resize=None if request.resize is None else whole("resize", request.resize, 1, MOST_SIDE, "For example 256."),
