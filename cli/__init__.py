@@ -33,6 +33,7 @@ from mmdiff.cli import (
     report,
     show,
     suggest,
+    train_describer,
     verify,
 )
 from mmdiff.cli.errors import Commands
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 app.command("import")(importing.command)
 app.command("describe")(describe.command)
+app.command("train-describer")(train_describer.command)
 app.command("label")(label.command)
 app.command("suggest")(suggest.command)
 app.command("build-graph")(build_graph.command)

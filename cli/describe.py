@@ -66,6 +66,9 @@ def command(
         str | None,
         typer.Option(metavar="FILE", help="Names of class numbers: `.txt` (line i is class i), `.json` or `.csv`."),
     ] = None,
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="Put in front of every id, where images of several places have the same paths.")
+    ] = "",
     append: Annotated[bool, typer.Option("--append", help="Add the images to the background instead of replacing it.")] = False,
     on_bad: Annotated[
         OnBad,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmdiff import errors, text
     from mmdiff.arrays import Graph, diffuse, evaluate, knn_graph
+    from mmdiff.describers import train_describer
     from mmdiff.diffusion.options import DiffusionOptions
     from mmdiff.results import Scores
     from mmdiff.store import Store
@@ -31,6 +32,7 @@ __all__ = [
     "knn_graph",
     "open",
     "text",
+    "train_describer",
 ]
 __version__ = "0.1.0"
 
@@ -46,6 +48,7 @@ _HOMES = {
     "knn_graph": "arrays.knn_graph",
     "open": "store.open_store",
     "text": "text",
+    "train_describer": "describers.train_describer",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmdiff.formats.errors import BadOption, Parameter, one_of
+from mmdiff.formats.errors import one_of
 from mmdiff.results import Summary
 from mmdiff.store_scoring import StoreScorer
 
@@ -93,6 +93,7 @@ class StoreDescriber(StoreScorer):
         ...     made["shape"], made["classes"], made["unreadable"]["count"]
         ([3, 3], 3, 0)
         """
+        from mmdiff.describers import path_of
         from mmdiff.describing.stage import Request, describe
         from mmdiff.importing.arrays import given_class_names, given_column
         from mmdiff.importing.stage import Request as ImportRequest
@@ -114,8 +115,8 @@ class StoreDescriber(StoreScorer):
             command=self._recorded("describe", locals()),
         )
         request = Request(
-            images=_path("source", source),
-            model=_path("model", model),
+            images=path_of("source", source),
+            model=path_of("model", model),
             prefix=prefix,
             importing=importing,
             append=append,
@@ -130,10 +131,3 @@ class StoreDescriber(StoreScorer):
             device=device,  # type: ignore[arg-type]
         )
         return Summary(describe(self.path, request, self._progress).summary())
-
-
-def _path(name: str, value: Any) -> str:
-    """A path as text."""
-    if not isinstance(value, (str, Path)) or not str(value) or "\0" in str(value):
-        raise BadOption(Parameter(name, value), ": expected a path.")
-    return str(value)

@@ -80,7 +80,7 @@ class Runner:
         unreadable: dict[int, str] = {}
         threads = cores()
         ahead = max(2 * threads, _AHEAD * self.batch_size // _PIECE)
-        with decoding(), _torch_threads(self._torch), ThreadPoolExecutor(threads) as pool:
+        with decoding(), torch_threads(self._torch), ThreadPoolExecutor(threads) as pool:
             for decoded, bad in in_order(pool, piece, starts, ahead):
                 pixels += decoded
                 unreadable |= bad
@@ -140,7 +140,7 @@ def pixels_of(images: Images, numbers: range, preprocessing: Preprocessing) -> t
 
 
 @contextmanager
-def _torch_threads(torch: Any) -> Iterator[None]:
+def torch_threads(torch: Any) -> Iterator[None]:
     """As many threads for torch as this process may use."""
     before = torch.get_num_threads()
     torch.set_num_threads(cores())

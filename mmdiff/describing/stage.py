@@ -151,7 +151,8 @@ class _Source(Matrix):
         self.images, self.runner, self.on_bad, self.progress = images, runner, on_bad, progress
         super().__init__(images.name, (len(images), runner.width()), np.dtype(np.float32), images.files)
         self.continued = self.described = 0
-        self._lock, self._features = Lock(), None
+        self._lock = Lock()
+        self._features: NDArray[np.float32] | None = None
         self._bad: dict[int, str] = {}
         self._publication: Publication | None = None
         self._draft_name = ""
@@ -274,8 +275,8 @@ def _preprocessing(request: Request, recorded: Preprocessing) -> Preprocessing:
             Parameter("crop", crop), f": more than the {resize} pixels that the shorter side is resized to. Use at most ",
             Parameter("resize", crop), " for both.",
         )  # fmt: skip
-    mean, std = request.mean or recorded.mean, request.std or recorded.std
-    return replace(recorded, crop=crop, resize=resize, mean=mean, std=std)
+    mean, std = _colours("mean", request.mean, 0.0), _colours("std", request.std, 1e-6)
+    return replace(recorded, crop=crop, resize=resize, mean=mean or recorded.mean, std=std or recorded.std)
 
 
 def _checked(request: Request) -> Request:
@@ -293,15 +294,14 @@ def _checked(request: Request) -> Request:
         batch_size=whole("batch_size", request.batch_size, 1, MOST_BATCH, "For example 64."),
         resize=None if request.resize is None else whole("resize", request.resize, 1, MOST_SIDE, "For example 256."),
         crop=None if request.crop is None else whole("crop", request.crop, 1, MOST_SIDE, "For example 224."),
-        mean=_colours("mean", request.mean, 0.0),
-        std=_colours("std", request.std, 1e-6),
     )
 
 
-def _colours(name: str, values: Any, least: float) -> tuple[float, ...] | None:
+def _colours(name: str, values: Any, least: float) -> tuple[float, float, float] | None:
     """Three numbers, for red, green and blue."""
     if values is None:
         return None
     if not isinstance(values, (list, tuple)) or len(values) != 3:
         raise BadOption(Parameter(name, values), ": expected three numbers, for red, green and blue, such as 0.5,0.5,0.5.")
-    return tuple(number(name, value, least, 1.0) for value in values)
+    red, green, blue = (number(name, value, least, 1.0) for value in values)
+    return red, green, blue

@@ -26,7 +26,7 @@ from mmdiff.formats.errors import (
     Stale,
     call,
 )
-from mmdiff.formats.sources.base import Source
+from mmdiff.formats.sources.base import Source, facts_of
 from mmdiff.formats.storage.arrays import lasting_rows_per_chunk
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.storage.strings import Strings
@@ -98,7 +98,7 @@ def append_descriptors(path: Path, request: Request, dtype: str | None = None, p
         def fill(draft: Draft) -> Json:
             together.write(draft)
             run.entries["chunks_found"] = append.matrices().write(draft, f"importing {rows.name}", progress)
-            return together.facts() | source.facts()
+            return together.facts() | facts_of(source)
 
         batches = [*([] if earlier is None else batches_of(earlier)), batch]
         if earlier is not None:

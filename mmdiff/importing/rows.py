@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.formats.errors import BadOption, BadRow, Parameter
-from mmdiff.formats.sources.base import Column, Source
-from mmdiff.formats.store.manifest import Json
+from mmdiff.formats.sources.base import Column, Source, unreadable_rows
 from mmdiff.kernels.jit import kernel
 from mmdiff.runtime.progress import Progress
 from mmdiff.runtime.threads import in_threads
@@ -122,12 +121,6 @@ class Kept:
     def ids(self) -> Column | None:
         return self.source.ids()
 
-    def unreadable(self) -> NDArray[np.int64]:
-        return np.empty(0, np.int64)
-
-    def facts(self) -> Json:
-        return self.source.facts()
-
     @property
     def dropped(self) -> NDArray[np.int64]:
         if self.kept is None:
@@ -155,7 +148,7 @@ def drop_bad_rows(source: Source, progress: Progress) -> Kept:
             found.append(condition)
             advance(len(condition))
     condition = np.concatenate(found)
-    unreadable = source.unreadable()
+    unreadable = unreadable_rows(source)
     condition[unreadable] = UNREADABLE
     kept = np.flatnonzero(condition == GOOD)
     if len(kept) == 0:

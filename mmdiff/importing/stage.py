@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Corrupt, Missing, Parameter, one_of
-from mmdiff.formats.sources.base import Source
+from mmdiff.formats.sources.base import Source, facts_of
 from mmdiff.formats.sources.columns.files import ColumnFiles, find_column
 from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.storage.arrays import even_rows_per_chunk
@@ -197,7 +197,7 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
 
         def fill(draft: Draft) -> Json:
             run.entries["chunks_found"] = _write(draft, request, rows(), columns, Space.of(space), progress)
-            return columns.facts() | {"rows": rows().rows, "dropped": rows().reasons} | source.facts()
+            return columns.facts() | {"rows": rows().rows, "dropped": rows().reasons} | facts_of(source)
 
         named_with = {spaces.NAME: space} if request.makes_space else {}
         named_with |= {} if labelled is None else {LABELS: labelled.artifact}

@@ -20,10 +20,11 @@ from tests.support.paths import ROOT
 
 NAMES = [
     *("DiffusionOptions", "Graph", "Scores", "Store", "__version__"),
-    *("diffuse", "errors", "evaluate", "knn_graph", "open", "text"),
+    *("diffuse", "errors", "evaluate", "knn_graph", "open", "text", "train_describer"),
 ]
 MODULES = (
     "arrays",
+    "describers",
     "diffusion.options",
     "errors",
     "results",
