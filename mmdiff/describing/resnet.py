@@ -30,7 +30,7 @@ class Shape:
     @property
     def features(self) -> int:
         """The number of values that describe an image."""
-        return self.width * 2 ** (STAGES - 1) * (4 if self.bottleneck else 1)
+        return (self.width << (STAGES - 1)) * (4 if self.bottleneck else 1)
 
     @property
     def name(self) -> str:
