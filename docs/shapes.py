@@ -3,7 +3,7 @@
 .venv/bin/python docs/shapes.py FOLDER              images for docs/images.md: base classes, a collection, test images
 .venv/bin/python docs/shapes.py --measure FOLDER    saves docs/experiments/results/images.json and its table in docs/images.md
 
-A figure is a flower of 3 to 7 petals that is full, hollow, striped or dotted: its class. Place, size, rotation, the two colours
+A figure is a flower of 2 to 7 petals that is full, hollow, striped or dotted: its class. Place, size, rotation, the two colours
 and noise say nothing about the class, so pixels are of little use. Base classes are some of the pairs of petals and filling;
 novel classes are other pairs. The collection has images of both kinds, of which few have a label.
 """
@@ -30,7 +30,7 @@ DOCS = Path(__file__).resolve().parent
 RESULT, PAGE = DOCS / "experiments" / "results" / "images.json", DOCS / "images.md"
 COMMAND = "python docs/shapes.py --measure FOLDER"
 
-PETALS, FILLINGS = (3, 4, 5, 6, 7), ("full", "hollow", "striped", "dotted")
+PETALS, FILLINGS = (2, 3, 4, 5, 7), ("full", "hollow", "striped", "dotted")
 SIDE = 32
 LABELLED, DRAWS, K, ITERATIONS = (1, 2, 5), 5, 10, 4
 EPOCHS, WIDTH = 30, 16
@@ -46,7 +46,7 @@ def draw(name: str, rng: np.random.Generator, side: int = SIDE) -> NDArray[np.ui
     """An image of a figure."""
     filling, petals = name.split("-")
     x, y = np.meshgrid(*2 * [(np.arange(side) + 0.5) / side - 0.5])
-    x, y = x - rng.uniform(-0.1, 0.1), y - rng.uniform(-0.1, 0.1)
+    x, y = x - rng.uniform(-0.08, 0.08), y - rng.uniform(-0.08, 0.08)
     size, turn = rng.uniform(0.26, 0.36), rng.uniform(0, 2 * np.pi)
     radius, angle = np.hypot(x, y), np.arctan2(y, x) + turn
     edge = size * (1 + 0.4 * np.cos(int(petals) * angle))
@@ -55,9 +55,9 @@ def draw(name: str, rng: np.random.Generator, side: int = SIDE) -> NDArray[np.ui
     if filling == "hollow":
         figure &= radius > 0.55 * edge
     elif filling == "striped":
-        figure &= np.sin(9 * along) > -0.1
+        figure &= (np.sin(9 * along) > 0) | (radius > 0.75 * edge)
     elif filling == "dotted":
-        figure &= (np.sin(9 * along) * np.sin(9 * across)) > -0.05
+        figure &= (np.sin(9 * along) * np.sin(9 * across) > 0) | (radius > 0.75 * edge)
     colours = rng.uniform(0, 255, (2, 3))
     while np.abs(colours[0] - colours[1]).sum() < 200:
         colours = rng.uniform(0, 255, (2, 3))

@@ -20,14 +20,10 @@ import numpy as np
 
 from mmdiff.formats.errors import DuplicateIds, Parameter, UnreadableSource
 from mmdiff.formats.sources.limits import readable
+from mmdiff.formats.sources.opening import IMAGE_ENDINGS
 from mmdiff.formats.sources.spec import natural_order
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.manifest import Json
-
-ENDINGS = (
-    *(".jpg", ".jpeg", ".jfif", ".png", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".webp", ".avif", ".jp2"),
-    *(".ppm", ".pgm", ".pbm"),
-)
 
 # A file of this size is no image; it would be read as a whole.
 MOST_FILE_BYTES = 1 << 30
@@ -119,7 +115,7 @@ def list_images(spec: str, prefix: str = "") -> Images:
         found = _matching(spec)
     if not found:
         raise UnreadableSource(
-            f"{spec}: no images in it. Images are files that end in {', '.join(ENDINGS)}, or in .tar with such files within."
+            f"{spec}: no images in it. Images are files that end in {', '.join(IMAGE_ENDINGS)}, or in .tar."
         )
     ids = [prefix + _unicode(name) for name, _, _ in found]
     if len(set(ids)) < len(ids):
@@ -136,7 +132,7 @@ def _unicode(name: str) -> str:
 
 
 def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in ENDINGS  # noqa: PTH122
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_ENDINGS  # noqa: PTH122
 
 
 def _first_folder(name: str) -> str:
@@ -189,7 +185,7 @@ def _in_file(path: Path) -> Sequence[tuple[str, str, Place]]:
         return [(path.name, "", _place_of(str(path)))]
     raise UnreadableSource(
         f"{path}: neither a folder, nor a list of paths (.txt), nor a tar file (.tar), nor an image. Images are files that "
-        f"end in {', '.join(ENDINGS)}."
+        f"end in {', '.join(IMAGE_ENDINGS)}."
     )
 
 
