@@ -33,7 +33,7 @@ COMMAND = "python docs/shapes.py --measure FOLDER"
 PETALS, FILLINGS = (2, 3, 4, 5, 7), ("full", "hollow", "striped", "dotted")
 SIDE = 32
 LABELLED, DRAWS, K, ITERATIONS = (1, 2, 5), 5, 10, 4
-EPOCHS, WIDTH = 30, 16
+EPOCHS, WIDTH = 20, 16
 
 
 def classes(novel: bool) -> list[str]:
@@ -114,6 +114,9 @@ def accuracies(
     names = classes(novel=True)
     number = np.array([names.index(name) if name in names else -1 for name in truth])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    if len(unit) < unit.shape[1]:
+        # Rows with the same inner products, as few columns as there are rows.
+        unit = np.linalg.qr(unit.T)[1].T
     graph = mmdiff.knn_graph(unit, k=k, recall=1.0, seed=0)
     found: dict[int, list[float]] = {}
     for count in labelled:
@@ -132,7 +135,7 @@ def measure(folder: Path) -> None:
     """Trains a describer on the base classes, and compares its descriptors with pixels on the novel ones."""
     write(folder, base=150, each=60, labelled=2, tests=20)
     summary = mmdiff.train_describer(
-        folder / "base", folder / "describer.safetensors", size=SIDE, width=WIDTH, epochs=EPOCHS, progress=True
+        folder / "base", folder / "describer.safetensors", size=SIDE, width=WIDTH, epochs=EPOCHS, threads=1, progress=True
     )
     store = mmdiff.open(folder / "store", create=True, progress=True)
     store.describe(folder / "collection", model=folder / "describer.safetensors")

@@ -61,8 +61,8 @@ class Request:
     width: int = 32
     depth: int = 10
     epochs: int = 20
-    batch_size: int = 64
-    lr: float = 0.1
+    batch_size: int = 32
+    lr: float = 0.02
     seed: int = 0
     device: Device = "auto"
 
@@ -330,6 +330,6 @@ def _checked(request: Request) -> Request:
         width=whole("width", request.width, 4, _MOST_WIDTH, "For example 32."),
         epochs=whole("epochs", request.epochs, 1, _MOST_EPOCHS, "For example 20."),
         batch_size=whole("batch_size", request.batch_size, 2, 1 << 14, "For example 64."),
-        lr=number("lr", request.lr, 1e-9, 1e9, "For example 0.1."),
+        lr=number("lr", request.lr, 1e-9, 1e9, "For example 0.02."),
         seed=random_seed(request.seed),
     )
