@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mmdiff import errors, text
     from mmdiff.arrays import Graph, diffuse, evaluate, knn_graph
     from mmdiff.commit import COMMIT as __commit__  # noqa: N811
+    from mmdiff.describers import train_describer
     from mmdiff.diffusion.options import DiffusionOptions
     from mmdiff.results import Scores
     from mmdiff.store import Store
@@ -33,6 +34,7 @@ __all__ = [
     "knn_graph",
     "open",
     "text",
+    "train_describer",
 ]
 __version__ = "0.1.0"
 
@@ -49,6 +51,7 @@ _HOMES = {
     "knn_graph": "arrays.knn_graph",
     "open": "store.open_store",
     "text": "text",
+    "train_describer": "describers.train_describer",
 }
 
 

@@ -20,14 +20,16 @@ from tests.support.paths import ROOT
 
 NAMES = [
     *("DiffusionOptions", "Graph", "Scores", "Store", "__commit__", "__version__"),
-    *("diffuse", "errors", "evaluate", "knn_graph", "open", "text"),
+    *("diffuse", "errors", "evaluate", "knn_graph", "open", "text", "train_describer"),
 ]
 MODULES = (
     "arrays",
+    "describers",
     "diffusion.options",
     "errors",
     "results",
     "store",
+    "store_describing",
     "store_labelling",
     "store_reading",
     "store_scoring",
