@@ -1,0 +1,96 @@
+"""Graphs that are given to an estimator instead of rows: distances of neighbours, or affinities.
+
+Distances are what scikit-learn's neighbours with `metric="precomputed"` take: a sparse matrix whose stored entries, zeros too,
+are the distances of neighbours, or a dense matrix of all distances.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmdiff.formats.errors import InputError
+from mmdiff.graph.graph import CsrGraph
+from mmdiff.graph.in_memory import graph_of
+from mmdiff.graph.lists import MOST_NODES
+from mmdiff.graph.weights import Weighting
+from mmdiff.kernels.constants import NONE
+
+Nearest = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""The columns of the nearest entries of each row, -1 where there are fewer, and their distances."""
+
+
+def nearest_of(matrix: Any, k: int, itself: bool) -> Nearest:
+    """The k nearest entries of each row of a matrix of distances, by distance, then by column.
+
+    With `itself`, the row itself is the first of them, at distance 0, whether it is stored or not.
+    """
+    row, column, distance = _entries(matrix)
+    _refuse_bad(row, column, distance)
+    if itself:
+        rows = matrix.shape[0]
+        others = row != column
+        row, column = np.append(np.arange(rows), row[others]), np.append(np.arange(rows), column[others])
+        # Before entries of distance 0.
+        distance = np.append(np.full(rows, -1.0), distance[others])
+    order = np.lexsort((column, distance, row))
+    # Of an entry that a sparse matrix stores several times, the nearest counts.
+    order = order[np.sort(np.unique(row[order] * matrix.shape[1] + column[order], return_index=True)[1])]
+    row, column, distance = row[order], column[order], np.maximum(distance[order], 0)
+    place = np.arange(len(row)) - np.searchsorted(row, row)
+    kept = place < k
+    numbers = np.full((matrix.shape[0], k), -1, np.int64)
+    distances = np.full((matrix.shape[0], k), np.inf)
+    numbers[row[kept], place[kept]], distances[row[kept], place[kept]] = column[kept], distance[kept]
+    return numbers, distances
+
+
+def graph_of_distances(matrix: Any, k: int, weighting: Weighting | None) -> CsrGraph:
+    """The graph of the k nearest entries of each row, the row itself among them."""
+    refuse_shape(matrix)
+    numbers, distances = nearest_of(matrix, k, itself=True)
+    # The similarity of rows of unit length at this distance.
+    similarities = (1 - np.minimum(distances, np.finfo(np.float32).max) ** 2 / 2).astype(np.float32)
+    return graph_of(np.where(numbers < 0, np.int64(NONE), numbers).astype(np.uint32), similarities, weighting)
+
+
+def refuse_shape(matrix: Any) -> None:
+    """Refuses a graph that is not square."""
+    if matrix.shape[0] != matrix.shape[1]:
+        shape = " x ".join(map(str, matrix.shape))
+        raise InputError(f"X: a graph of {shape}, not square. Give a row and a column for each row of the data.")
+    if matrix.shape[0] > MOST_NODES:
+        raise InputError(f"X: a graph of {matrix.shape[0]:,} rows. A graph has at most {MOST_NODES:,}.")
+
+
+def affinities_of(matrix: Any) -> Any:
+    """A matrix of affinities in CSR form, dense or sparse as it is given; refused where one is negative or not finite."""
+    from scipy.sparse import csr_array
+
+    own = csr_array(matrix).astype(np.float64)
+    bad = ~np.isfinite(own.data) | (own.data < 0)
+    if bad.any():
+        row = int(np.searchsorted(own.indptr, int(bad.argmax()), "right")) - 1
+        value = own.data[bad.argmax()]
+        raise InputError(f"X, row {row}: an affinity of {value:g}. Affinities are finite and not negative: correct the entry.")
+    return own
+
+
+def _entries(matrix: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Rows, columns and values of all entries of a dense matrix, of the stored ones of a sparse one."""
+    if hasattr(matrix, "tocsr"):
+        own = matrix.tocsr()
+        row = np.repeat(np.arange(own.shape[0], dtype=np.int64), np.diff(own.indptr))
+        return row, own.indices.astype(np.int64), own.data.astype(np.float64)
+    row, column = (places.reshape(-1) for places in np.indices(matrix.shape))
+    return row, column, np.asarray(matrix, np.float64).reshape(-1)
+
+
+def _refuse_bad(row: NDArray[np.int64], column: NDArray[np.int64], distance: NDArray[np.float64]) -> None:
+    bad = ~np.isfinite(distance) | (distance < 0)
+    if bad.any():
+        at = int(bad.argmax())
+        where = f"X, row {row[at]}, column {column[at]}"
+        raise InputError(f"{where}: a distance of {distance[at]:g}. Distances are finite and not negative: correct the entry.")
