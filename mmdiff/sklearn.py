@@ -27,8 +27,11 @@ from mmdiff.sklearn_fitting import FittedOnRows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+    from sklearn import base
+    from sklearn.utils import validation
+else:
+    base, validation = load("sklearn.base", "mmdiff.sklearn"), load("sklearn.utils.validation", "mmdiff.sklearn")
 
-_base, _validation = load("sklearn.base", "mmdiff.sklearn"), load("sklearn.utils.validation", "mmdiff.sklearn")
 
 __all__ = ["KNNTransformer", "LabelDiffusion"]
 
@@ -43,7 +46,7 @@ _ROWS = (np.float32, np.float64, np.float16, np.int8, np.uint8)
 _BLOCK_VALUES = 1 << 22
 
 
-class LabelDiffusion(_base.ClassifierMixin, FittedOnRows):  # type: ignore[misc]
+class LabelDiffusion(base.ClassifierMixin, FittedOnRows):  # type: ignore[misc]
     """Label diffusion as a classifier of scikit-learn: a few labels are spread over all rows of a fit.
 
     `y` has -1 for rows without a label, or None, NaN or "" among names. A matrix of 1, 0 and -1 gives several labels a row (has
@@ -178,7 +181,7 @@ class LabelDiffusion(_base.ClassifierMixin, FittedOnRows):  # type: ignore[misc]
         one_of("metric", self.metric, METRICS)
         options = options_of({name: getattr(self, name) for name in _OPTIONS})
         k = whole("k", self.k, 1, MOST_NODES, "The paper uses 30.")
-        self._neighbours = None
+        self._rows_of_fit = None
         if isinstance(X, Graph) and self._given:
             self.n_features_in_ = len(X)
         else:
@@ -236,8 +239,8 @@ class LabelDiffusion(_base.ClassifierMixin, FittedOnRows):  # type: ignore[misc]
 
     def _checked(self, X: Any, reset: bool) -> Any:
         if self._given:
-            return _validation.validate_data(self, X, reset=reset, accept_sparse="csr", dtype=(np.float64, np.float32))
-        return _validation.validate_data(self, X, reset=reset, dtype=_ROWS)
+            return validation.validate_data(self, X, reset=reset, accept_sparse="csr", dtype=(np.float64, np.float32))
+        return validation.validate_data(self, X, reset=reset, dtype=_ROWS)
 
     def _graph(self, X: Any, k: int) -> Graph:
         if not self._given:
@@ -257,7 +260,7 @@ class LabelDiffusion(_base.ClassifierMixin, FittedOnRows):  # type: ignore[misc]
 
     def _probabilities(self, X: Any) -> Iterator[NDArray[np.float64]]:
         """The probabilities of some rows at a time."""
-        _validation.check_is_fitted(self)
+        validation.check_is_fitted(self)
         near = self._near(self._checked(X, reset=False))
         step = max(1, _BLOCK_VALUES // self.scores_.shape[1])
         for start in range(0, near.shape[0], step):
@@ -267,16 +270,16 @@ class LabelDiffusion(_base.ClassifierMixin, FittedOnRows):  # type: ignore[misc]
         """The rows of the fit near new rows: ones, or the affinities that are given."""
         if self.metric == "precomputed_affinity":
             return precomputed.affinities_of(X)
-        if self._neighbours is not None:
-            numbers, distances = self._neighbours.of_rows(X)
+        if self._rows_of_fit is not None:
+            numbers, distances = self._rows_of_fit.of_rows(X)
         else:
             numbers, distances = precomputed.nearest_of(X, min(self.k, X.shape[1]), itself=False)
         near = csr_of_lists(numbers, distances, len(self.scores_))
-        near.data = np.ones(len(near.data), np.float32)
+        near.data[:] = 1
         return near
 
 
-class KNNTransformer(_base.ClassNamePrefixFeaturesOutMixin, _base.TransformerMixin, FittedOnRows):  # type: ignore[misc]
+class KNNTransformer(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, FittedOnRows):  # type: ignore[misc]
     """The nearest neighbours of rows as the sparse graph of distances that scikit-learn's `KNeighborsTransformer` makes.
 
     Whatever takes a precomputed graph of neighbours follows it in a pipeline: `KNeighborsClassifier`, `DBSCAN`, `TSNE`, Isomap,
@@ -346,7 +349,7 @@ class KNNTransformer(_base.ClassNamePrefixFeaturesOutMixin, _base.TransformerMix
         5
         """
         del y
-        X = _validation.validate_data(self, X, dtype=_ROWS)
+        X = validation.validate_data(self, X, dtype=_ROWS)
         k = whole("n_neighbors", self.n_neighbors, 1, MOST_NODES - 1) + 1
         self.graph_ = self._build(X, min(k, len(X)))
         self.n_samples_fit_ = self._n_features_out = len(X)
@@ -361,8 +364,8 @@ class KNNTransformer(_base.ClassNamePrefixFeaturesOutMixin, _base.TransformerMix
         >>> KNNTransformer(n_neighbors=1).fit(np.eye(3)).transform([[1, 2, 0]]).toarray().round(2)
         array([[1.05, 0.46, 0.  ]], dtype=float32)
         """
-        _validation.check_is_fitted(self)
-        numbers, distances = self._neighbours.of_rows(_validation.validate_data(self, X, reset=False, dtype=_ROWS))
+        validation.check_is_fitted(self)
+        numbers, distances = self._rows_of_fit.of_rows(validation.validate_data(self, X, reset=False, dtype=_ROWS))
         return csr_of_lists(numbers, distances, self.n_samples_fit_)
 
     def fit_transform(self, X: Any, y: Any = None) -> csr_matrix:
@@ -376,4 +379,5 @@ class KNNTransformer(_base.ClassNamePrefixFeaturesOutMixin, _base.TransformerMix
         >>> graph.shape, graph.nnz
         ((5, 5), 15)
         """
-        return csr_of_lists(*self.fit(X, y)._neighbours.within(), itself=True)
+        numbers, distances = self.fit(X, y)._rows_of_fit.within()
+        return csr_of_lists(numbers, distances, itself=True)

@@ -7,7 +7,7 @@ import warnings
 import weakref
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -20,11 +20,17 @@ from mmdiff.importing.space import DEFAULT_DIMS
 from mmdiff.runtime.memory import parse_bytes
 from mmdiff.store import open_store
 
-_base = load("sklearn.base", "mmdiff.sklearn")
+if TYPE_CHECKING:
+    from sklearn import base
+else:
+    base = load("sklearn.base", "mmdiff.sklearn")
 
 # The parameters of an estimator that the graph has too, and what a store of an estimator holds.
 _GRAPH = ("recall", "index", "device", "edge_weights", "sigma", "lambda_", "seed")
 _ARTIFACTS = {"models/pca", "descriptors/background", "models/cells", "knn/BB", "graph/W"}
+
+HELD_SHARE = 0.5
+"""The share of the memory that the rows and the graph of a fit may take; larger ones stay in a temporary store."""
 
 _BLOCK_ROWS = 1 << 13
 
@@ -36,8 +42,10 @@ class _Files:
         self._end = weakref.finalize(self, stack.close)
 
 
-class FittedOnRows(_base.BaseEstimator):  # type: ignore[misc]
+class FittedOnRows(base.BaseEstimator):  # type: ignore[misc]
     """An estimator that searches neighbours of rows: what its fit builds, and what a copy of it takes along."""
+
+    _rows_of_fit: Any
 
     def _build(self, X: NDArray[Any], k: int, normalize: bool = True) -> Graph:
         """The graph of the rows. It stays in the store, or in a temporary one if it takes more than half of the memory."""
@@ -48,7 +56,7 @@ class FittedOnRows(_base.BaseEstimator):  # type: ignore[misc]
         for start in range(0, rows, _BLOCK_ROWS):
             refuse_zeros(X[start : start + _BLOCK_ROWS], start)
         held = rows * (4 * min(width, dims or width) + 16 * k)
-        large = held > parse_bytes(self.memory) // 2
+        large = held > HELD_SHARE * parse_bytes(self.memory)
         with ExitStack() as stack:
             if self.store is None:
                 place = stack.enter_context(temporary_folder(sys.maxsize if large else 4 * X.nbytes + held)) / "store"
@@ -62,13 +70,13 @@ class FittedOnRows(_base.BaseEstimator):  # type: ignore[misc]
             made = store.build_graph(k=k, **graph)
             for sentence in made["knn/BB"]["warnings"]:
                 warnings.warn(sentence, RuntimeWarning, stacklevel=3)
-            found, parts = store.graph, (store[name] for name in ("models/pca", "models/cells", "knn/BB"))
-            near = Neighbours.of(*parts, self.recall, self.seed)
+            found = store.graph
+            near = Neighbours.of(store["models/pca"], store["models/cells"], store["knn/BB"], self.recall, self.seed)
             if self.store is None and not large:
                 found, near = Graph(found.internal.in_memory()), near.in_memory()
             elif self.store is None:
                 self._files = _Files(stack.pop_all())
-            self._neighbours: Neighbours | None = near
+            self._rows_of_fit = near
             return found
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -79,8 +87,8 @@ class FittedOnRows(_base.BaseEstimator):  # type: ignore[misc]
         """Copies and pickles have the rows and the graph in memory: another process does not see a temporary store."""
         state = dict(super().__getstate__())
         state.pop("_files", None)
-        if state.get("_neighbours") is not None:
-            state["_neighbours"] = state["_neighbours"].in_memory()
+        if state.get("_rows_of_fit") is not None:
+            state["_rows_of_fit"] = state["_rows_of_fit"].in_memory()
         if "graph_" in state:
             state["graph_"] = Graph(state["graph_"].internal.in_memory())
         return state

@@ -44,9 +44,11 @@ class Targets:
         values = np.asarray(scores, np.float64)
         if self.several:
             total = values[:, 0::2] + values[:, 1::2]
-            return np.divide(values[:, 0::2], total, out=np.zeros_like(total), where=total > 0)
-        total = values.sum(axis=1, keepdims=True)
-        return np.divide(values, total, out=np.zeros_like(values), where=total > 0)
+            values = values[:, 0::2]
+        else:
+            total = values.sum(axis=1, keepdims=True)
+        shares: NDArray[np.float64] = np.divide(values, total, out=np.zeros_like(values), where=total > 0)
+        return shares
 
     def probabilities(self, scores: NDArray[Any]) -> NDArray[np.float64]:
         """The same, with the shares among the labelled rows where no label has arrived."""
@@ -69,9 +71,7 @@ class Targets:
             return np.asarray(best)
         if self.classes.dtype.kind in "iuf":
             return np.where(reached, best, UNLABELLED)
-        names = best.astype(object)
-        names[~reached] = None
-        return names
+        return np.where(reached, best.astype(object), None)
 
 
 def targets_of(y: Any, rows: int) -> Targets:
@@ -120,7 +120,7 @@ def known_of(values: NDArray[Any]) -> NDArray[np.bool_]:
         case "i" | "u":
             return np.asarray(values != UNLABELLED)
         case "f":
-            return ~np.isnan(values) & (values != UNLABELLED)
+            return np.asarray(~np.isnan(values) & (values != UNLABELLED))
         case "U" | "S":
             return np.asarray(values != values.dtype.type())
         case "O":

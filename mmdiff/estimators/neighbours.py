@@ -27,7 +27,7 @@ from mmdiff.knn.search.devices import PIECE_ROWS
 from mmdiff.knn.search.outside import Probe
 from mmdiff.runtime.threads import in_threads
 
-Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
+Rows = tuple[NDArray[np.int64], NDArray[Any]]
 """Numbers of rows, k for each query, -1 where there are fewer, and their Euclidean distances from it."""
 
 _BLOCK_ROWS = 1 << 10
@@ -52,9 +52,9 @@ class Neighbours:
     def in_memory(self) -> Neighbours:
         """A copy that needs no file."""
         own = self.cells
-        arrays = (_copied(values) for values in (own.vectors, own.order, own.cell_of, own.offsets))
-        quantizer = Quantizer(*(_copied(values) for values in vars(own.quantizer).values()))
-        return replace(self, cells=Cells(*arrays, quantizer), lists=_copied(self.lists))
+        vectors, order, cell_of, offsets = map(_copied, (own.vectors, own.order, own.cell_of, own.offsets))
+        quantizer = Quantizer(*map(_copied, vars(own.quantizer).values()))
+        return replace(self, cells=Cells(vectors, order, cell_of, offsets, quantizer), lists=_copied(self.lists))
 
     @property
     def k(self) -> int:

@@ -18,7 +18,7 @@ from mmdiff.graph.lists import MOST_NODES
 from mmdiff.graph.weights import Weighting
 from mmdiff.kernels.constants import NONE
 
-Nearest = tuple[NDArray[np.int64], NDArray[np.float64]]
+Nearest = tuple[NDArray[np.int64], NDArray[Any]]
 """The columns of the nearest entries of each row, -1 where there are fewer, and their distances."""
 
 
@@ -93,4 +93,5 @@ def _refuse_bad(row: NDArray[np.int64], column: NDArray[np.int64], distance: NDA
     if bad.any():
         at = int(bad.argmax())
         where = f"X, row {row[at]}, column {column[at]}"
-        raise InputError(f"{where}: a distance of {distance[at]:g}. Distances are finite and not negative: correct the entry.")
+        why = "Negative values in data are no distances" if distance[at] < 0 else "Distances are finite"
+        raise InputError(f"{where}: a distance of {distance[at]:g}. {why}: correct the entry.")

@@ -19,7 +19,7 @@ def expected_failures(estimator: Any) -> dict[str, str]:
     return of_rows | {"check_classifiers_classes": unknown}
 
 
-@parametrize_with_checks(
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
     [mmdiff.LabelDiffusion(), mmdiff.LabelDiffusion(metric="precomputed"), mmdiff.KNNTransformer()],
     expected_failed_checks=expected_failures,
 )
