@@ -174,7 +174,7 @@ class LabelDiffusion(base.ClassifierMixin, FittedOnRows):  # type: ignore[misc]
             y: a label for each row; -1, None, NaN or "" where there is none. Several labels a row as a matrix of 1, 0 and -1.
 
         >>> import scipy.sparse
-        >>> path = scipy.sparse.diags_array([1, 1], offsets=[-1, 1], shape=(4, 4)) + scipy.sparse.eye_array(4)
+        >>> path = scipy.sparse.csr_array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]])
         >>> LabelDiffusion(metric="precomputed_affinity").fit(path, ["a", "", "", "b"]).transduction_.tolist()
         ['a', 'a', 'b', 'b']
         """
