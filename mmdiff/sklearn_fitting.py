@@ -27,6 +27,7 @@ else:
 
 # The parameters of an estimator that the graph has too, and what a store of an estimator holds.
 _GRAPH = ("recall", "index", "device", "edge_weights", "sigma", "lambda_", "seed")
+_COMMAND = "the fit of an estimator of mmdiff.sklearn"
 _ARTIFACTS = {"models/pca", "descriptors/background", "models/cells", "knn/BB", "graph/W"}
 
 HELD_SHARE = 0.5
@@ -62,10 +63,13 @@ class FittedOnRows(base.BaseEstimator):  # type: ignore[misc]
                 place = stack.enter_context(temporary_folder(sys.maxsize if large else 4 * X.nbytes + held)) / "store"
             else:
                 place = Path(self.store)
-            store = open_store(place, create=True, memory=self.memory, progress=self.progress)
-            if other := set(store.names()) - _ARTIFACTS:
-                message = f": this store holds {min(other)}. Give the estimator a store of its own, in a new folder."
-                raise BadOption(Parameter("store", str(place)), message)
+            store = open_store(place, create=True, memory=self.memory, progress=self.progress, command=_COMMAND)
+            for name in store:
+                if name not in _ARTIFACTS or store[name].run["command"] != _COMMAND:
+                    message = (
+                        f": {name} in this store is no estimator's. Give the estimator a store of its own, in a new folder."
+                    )
+                    raise BadOption(Parameter("store", str(place)), message)
             store.add(X, dims=dims, normalize=normalize)
             made = store.build_graph(k=k, **graph)
             for sentence in made["knn/BB"]["warnings"]:

@@ -71,7 +71,7 @@ class Targets:
             return np.asarray(best)
         if self.classes.dtype.kind in "iuf":
             return np.where(reached, best, UNLABELLED)
-        return np.where(reached, best.astype(object), None)
+        return np.asarray(np.where(reached, best.astype(object), np.array(None, object)))
 
 
 def targets_of(y: Any, rows: int) -> Targets:

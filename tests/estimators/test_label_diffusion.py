@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -179,13 +181,14 @@ def test_pipelines_and_searches_run_and_leave_unknown_labels_out() -> None:
 def test_a_search_in_a_store_finds_the_graphs_it_has_made(tmp_path: Path) -> None:
     X, truth, y = digits()
     model = mmdiff.LabelDiffusion(k=8, store=tmp_path / "store")
-    search = GridSearchCV(model, {"iterations": [1, 3]}, cv=2).fit(X, truth)
-    folds = [mmdiff.open(tmp_path / "store").inspect()["unnamed"]]
+    GridSearchCV(model, {"iterations": [1, 3]}, cv=2).fit(X, truth)
+    # Two folds and all rows: three graphs, of which one has a name.
+    unnamed = mmdiff.open(tmp_path / "store").inspect()["unnamed"]
     again = clone(model).fit(X, truth)
-    assert mmdiff.open(tmp_path / "store").inspect()["unnamed"] == folds[0]
-    np.testing.assert_array_equal(again.predict(X), search.best_estimator_.set_params(iterations=5).fit(X, truth).predict(X))
+    assert mmdiff.open(tmp_path / "store").inspect()["unnamed"] == unnamed
     in_memory = clone(model).set_params(store=None).fit(X, y)
-    np.testing.assert_array_equal(model.fit(X, y).scores_, in_memory.scores_)
+    assert again.set_params(iterations=5).fit(X, y).scores_.tobytes() == in_memory.scores_.tobytes()
+    np.testing.assert_array_equal(again.predict_proba(X), in_memory.predict_proba(X))
 
 
 def test_large_rows_stay_in_a_temporary_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -222,8 +225,8 @@ def test_types_of_rows_change_nothing_that_they_can_hold(dtype: Any) -> None:
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     X, truth, y = digits()
     distances = scipy.sparse.csr_array(np.ones((3, 3)))
-    stored = mmdiff.open(tmp_path / "store", create=True)
-    stored.add(X, role="seeds", labels=truth, no_background=True)
+    mmdiff.open(tmp_path / "store", create=True).add(X, role="seeds", labels=truth, no_background=True)
+    mmdiff.open(tmp_path / "rows", create=True).add(X)
     for parameters, rows, labels, message in (
         ({}, X, np.full(ROWS, -1), "no row has a label"),
         ({}, X, y[:-1], "299 labels for 300 rows"),
@@ -235,7 +238,8 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
         ({"k": 0}, X, y, "k=0"),
         ({"metric": "cosin"}, X, y, "Did you mean cosine?"),
         ({"eta": "colum"}, X, y, "eta='colum'"),
-        ({"store": tmp_path / "store"}, X, y, "this store holds descriptors/seeds"),
+        ({"store": tmp_path / "store"}, X, y, "descriptors/seeds in this store is no estimator's"),
+        ({"store": tmp_path / "rows"}, X, y, "descriptors/background in this store is no estimator's"),
         ({"metric": "precomputed"}, distances[:2], [0, 1], "2 x 3, not square"),
         ({"metric": "precomputed", "store": "folder"}, distances, [0, 1, 1], "store does not go with"),
         ({"metric": "precomputed"}, -distances, [0, 1, 1], "a distance of -1"),
@@ -248,3 +252,18 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
         mmdiff.LabelDiffusion().fit(scipy.sparse.csr_array(X), y)
     with pytest.raises(InputError, match="no row has a label"):
         mmdiff.LabelDiffusion(k=5).fit(X, y).score(X[:2], [-1, -1])
+
+
+def test_without_scikit_learn_the_error_says_how_to_install_it() -> None:
+    script = """
+import sys
+sys.modules["sklearn"] = None
+import mmdiff
+try:
+    mmdiff.LabelDiffusion
+except ImportError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    expected = "mmdiff.sklearn needs scikit-learn, which is not installed. Run: pip install 'mmdiff[sklearn]'\n"
+    assert found == expected
