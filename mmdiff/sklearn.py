@@ -282,8 +282,9 @@ class LabelDiffusion(base.ClassifierMixin, FittedOnRows):  # type: ignore[misc]
 class KNNTransformer(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, FittedOnRows):  # type: ignore[misc]
     """The nearest neighbours of rows as the sparse graph of distances that scikit-learn's `KNeighborsTransformer` makes.
 
-    Whatever takes a precomputed graph of neighbours follows it in a pipeline: `KNeighborsClassifier`, `DBSCAN`, `TSNE`, Isomap,
-    `LabelDiffusion`; UMAP, HDBSCAN and cleanlab take it too. Rows are compared by the angle between them.
+    Whatever takes a precomputed graph of neighbours follows it in a pipeline: `KNeighborsClassifier`, `DBSCAN`, `TSNE`,
+    `Isomap`, `SpectralClustering`, `LabelDiffusion`. `HDBSCAN` wants a symmetric one: `graph.maximum(graph.T)`. Rows are
+    compared by the angle between them.
 
     Args:
         n_neighbors: neighbours of each row beside itself; all where there are fewer rows.
@@ -306,7 +307,7 @@ class KNNTransformer(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin
     >>> KNNTransformer(n_neighbors=1).fit_transform(X).toarray().round(3)
     array([[0.   , 0.1  , 0.   ],
            [0.1  , 0.   , 0.   ],
-           [0.   , 1.342, 0.   ]], dtype=float32)
+           [0.   , 1.342, 0.   ]])
     """
 
     def __init__(
@@ -362,11 +363,11 @@ class KNNTransformer(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin
             X: array (rows, features); each row gets n_neighbors + 1 entries, in ascending order.
 
         >>> KNNTransformer(n_neighbors=1).fit(np.eye(3)).transform([[1, 2, 0]]).toarray().round(2)
-        array([[1.05, 0.46, 0.  ]], dtype=float32)
+        array([[1.05, 0.46, 0.  ]])
         """
         validation.check_is_fitted(self)
         numbers, distances = self._rows_of_fit.of_rows(validation.validate_data(self, X, reset=False, dtype=_ROWS))
-        return csr_of_lists(numbers, distances, self.n_samples_fit_)
+        return _sorted(numbers, distances, self.n_samples_fit_)
 
     def fit_transform(self, X: Any, y: Any = None) -> csr_matrix:
         """The neighbours of the rows among themselves; each row begins with itself, at distance 0.
@@ -380,4 +381,9 @@ class KNNTransformer(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin
         ((5, 5), 15)
         """
         numbers, distances = self.fit(X, y)._rows_of_fit.within()
-        return csr_of_lists(numbers, distances, itself=True)
+        return _sorted(numbers, distances, itself=True)
+
+
+def _sorted(numbers: NDArray[np.int64], distances: NDArray[Any], columns: int | None = None, itself: bool | None = None) -> Any:
+    """The graph in float64: scipy sorts entries by column where it converts them, and scikit-learn wants them by distance."""
+    return csr_of_lists(numbers, distances.astype(np.float64), columns, itself)

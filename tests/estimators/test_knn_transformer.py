@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.cluster import DBSCAN
+from sklearn.cluster import DBSCAN, HDBSCAN, SpectralClustering
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsTransformer, sort_graph_by_row_values
@@ -55,6 +55,12 @@ def test_estimators_with_precomputed_distances_follow_it_in_a_pipeline(tmp_path:
     np.testing.assert_array_equal(nearest.fit(X[:200], y[:200]).predict(X[200:]), expected)
     clusters = make_pipeline(mmdiff.KNNTransformer(n_neighbors=20), DBSCAN(eps=0.3, metric="precomputed")).fit_predict(X)
     assert len(np.unique(clusters)) > 5
+    # It warns where entries are not sorted by distance any more.
+    spectral = SpectralClustering(10, affinity="precomputed_nearest_neighbors", n_neighbors=20, random_state=0)
+    assert len(np.unique(make_pipeline(mmdiff.KNNTransformer(n_neighbors=20), spectral).fit_predict(X))) == 10
+    graph = mmdiff.KNNTransformer(n_neighbors=30).fit_transform(X)
+    dense = HDBSCAN(metric="precomputed", min_samples=5, copy=True).fit(graph.maximum(graph.T))
+    assert len(np.unique(dense.labels_)) > 5
     steps = [("graph", mmdiff.KNNTransformer(n_neighbors=20)), ("diffusion", mmdiff.LabelDiffusion(metric="precomputed"))]
     search = GridSearchCV(
         Pipeline(steps, memory=str(tmp_path)), {"diffusion__k": [5, 10], "diffusion__iterations": [3, 5]}, cv=2
