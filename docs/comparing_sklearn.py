@@ -59,8 +59,8 @@ DEGREE = {"LabelSpreading, rbf": 2, "LabelSpreading, knn": 1}
 Row = dict[str, Any]
 Labels = NDArray[np.int64]
 
-# LabelPropagation does not converge within 1,000 iterations here, so when it stops is worth a choice. It never chose a dense
-# kernel in a first look on two draws, where the best one was 14 points behind neighbours with 1 label a class, and 3 with 5.
+# LabelPropagation does not converge within 1,000 iterations here, so when it stops is worth a choice. Its dense kernel was worse
+# than neighbours on the two draws where both were tried, and takes more than a second a fit.
 GRIDS: dict[str, list[Row]] = {
     "LabelDiffusion": [{"k": k, "iterations": count} for k in (5, 10, 20) for count in (5, 10, 20)],
     "LabelSpreading": [

@@ -37,7 +37,7 @@ _BLOCK_ROWS = 1 << 13
 
 
 class _Files:
-    """Keeps a temporary store as long as an estimator or its graph is in use."""
+    """Keeps a temporary store as long as the estimator that made it."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._end = weakref.finalize(self, stack.close)
@@ -47,6 +47,7 @@ class FittedOnRows(base.BaseEstimator):  # type: ignore[misc]
     """An estimator that searches neighbours of rows: what its fit builds, and what a copy of it takes along."""
 
     _rows_of_fit: Any
+    _files: _Files | None
 
     def _build(self, X: NDArray[Any], k: int, normalize: bool = True) -> Graph:
         """The graph of the rows. It stays in the store, or in a temporary one if it takes more than half of the memory."""
@@ -57,6 +58,7 @@ class FittedOnRows(base.BaseEstimator):  # type: ignore[misc]
         for start in range(0, rows, _BLOCK_ROWS):
             refuse_zeros(X[start : start + _BLOCK_ROWS], start)
         held = rows * (4 * min(width, dims or width) + 16 * k)
+        self._files = None
         large = held > HELD_SHARE * parse_bytes(self.memory)
         with ExitStack() as stack:
             if self.store is None:

@@ -55,7 +55,7 @@ PURPOSES = {
     "dask": "more than one process or machine",
     "s3": "stores on S3",
     "report": "thumbnails in reports, pictures on the page of a store",
-    "sklearn": "comparisons with scikit-learn",
+    "sklearn": "estimators for scikit-learn",
     "web": "the page of a store in a browser",
 }
 # Extras that developers install, and the one that is all others.

@@ -21,30 +21,64 @@ from mmdiff.kernels.constants import NONE
 Nearest = tuple[NDArray[np.int64], NDArray[Any]]
 """The columns of the nearest entries of each row, -1 where there are fewer, and their distances."""
 
+# Entries of a dense matrix, and rows of a sparse one, that are sorted at a time.
+_BLOCK_VALUES, _BLOCK_ROWS = 1 << 24, 1 << 16
+
 
 def nearest_of(matrix: Any, k: int, itself: bool) -> Nearest:
     """The k nearest entries of each row of a matrix of distances, by distance, then by column.
 
     With `itself`, the row itself is the first of them, at distance 0, whether it is stored or not.
     """
-    row, column, distance = _entries(matrix)
-    _refuse_bad(row, column, distance)
+    numbers, distances = np.full((matrix.shape[0], k), -1, np.int64), np.full((matrix.shape[0], k), np.inf)
+    stored = hasattr(matrix, "tocsr")
+    find, step = (_nearest_stored, _BLOCK_ROWS) if stored else (_nearest, max(1, _BLOCK_VALUES // matrix.shape[1]))
+    for start in range(0, len(numbers), step):
+        rows = slice(start, min(start + step, len(numbers)))
+        find(matrix[rows], start, itself, numbers[rows], distances[rows])
+    return numbers, distances
+
+
+def _nearest(block: NDArray[Any], first: int, itself: bool, numbers: NDArray[np.int64], distances: NDArray[np.float64]) -> None:
+    """Writes the nearest entries of some rows of a dense matrix, of which the first has the number `first`."""
+    rows, values = np.arange(len(block)), np.array(block, np.float64)
+    bad = ~np.isfinite(values) | (values < 0)
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        _refuse(first + row, column, values[row, column])
     if itself:
-        rows = matrix.shape[0]
-        others = row != column
-        row, column = np.append(np.arange(rows), row[others]), np.append(np.arange(rows), column[others])
+        values[rows, first + rows] = -1
+    order = np.argsort(values, axis=1, kind="stable")[:, : numbers.shape[1]]
+    numbers[:, : order.shape[1]] = order
+    distances[:, : order.shape[1]] = np.maximum(np.take_along_axis(values, order, axis=1), 0)
+
+
+def _nearest_stored(block: Any, first: int, itself: bool, numbers: NDArray[np.int64], distances: NDArray[np.float64]) -> None:
+    """The same of a sparse matrix, of which the stored entries count."""
+    own = block.tocsr()
+    row = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr))
+    column, distance = own.indices.astype(np.int64), own.data.astype(np.float64)
+    bad = ~np.isfinite(distance) | (distance < 0)
+    if bad.any():
+        at = int(bad.argmax())
+        _refuse(first + int(row[at]), int(column[at]), float(distance[at]))
+    if itself:
+        rows, others = np.arange(own.shape[0]), column != first + row
+        row, column = np.append(rows, row[others]), np.append(first + rows, column[others])
         # Before entries of distance 0.
-        distance = np.append(np.full(rows, -1.0), distance[others])
+        distance = np.append(np.full(len(rows), -1.0), distance[others])
     order = np.lexsort((column, distance, row))
-    # Of an entry that a sparse matrix stores several times, the nearest counts.
-    order = order[np.sort(np.unique(row[order] * matrix.shape[1] + column[order], return_index=True)[1])]
+    # Of an entry that is stored several times, the nearest counts.
+    order = order[np.sort(np.unique(row[order] * own.shape[1] + column[order], return_index=True)[1])]
     row, column, distance = row[order], column[order], np.maximum(distance[order], 0)
     place = np.arange(len(row)) - np.searchsorted(row, row)
-    kept = place < k
-    numbers = np.full((matrix.shape[0], k), -1, np.int64)
-    distances = np.full((matrix.shape[0], k), np.inf)
+    kept = place < numbers.shape[1]
     numbers[row[kept], place[kept]], distances[row[kept], place[kept]] = column[kept], distance[kept]
-    return numbers, distances
+
+
+def _refuse(row: int, column: int, distance: float) -> None:
+    why = "Negative values in data are no distances" if distance < 0 else "Distances are finite"
+    raise InputError(f"X, row {row}, column {column}: a distance of {distance:g}. {why}: correct the entry.")
 
 
 def graph_of_distances(matrix: Any, k: int, weighting: Weighting | None) -> CsrGraph:
@@ -76,22 +110,3 @@ def affinities_of(matrix: Any) -> Any:
         value = own.data[bad.argmax()]
         raise InputError(f"X, row {row}: an affinity of {value:g}. Affinities are finite and not negative: correct the entry.")
     return own
-
-
-def _entries(matrix: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Rows, columns and values of all entries of a dense matrix, of the stored ones of a sparse one."""
-    if hasattr(matrix, "tocsr"):
-        own = matrix.tocsr()
-        row = np.repeat(np.arange(own.shape[0], dtype=np.int64), np.diff(own.indptr))
-        return row, own.indices.astype(np.int64), own.data.astype(np.float64)
-    row, column = (places.reshape(-1) for places in np.indices(matrix.shape))
-    return row, column, np.asarray(matrix, np.float64).reshape(-1)
-
-
-def _refuse_bad(row: NDArray[np.int64], column: NDArray[np.int64], distance: NDArray[np.float64]) -> None:
-    bad = ~np.isfinite(distance) | (distance < 0)
-    if bad.any():
-        at = int(bad.argmax())
-        where = f"X, row {row[at]}, column {column[at]}"
-        why = "Negative values in data are no distances" if distance[at] < 0 else "Distances are finite"
-        raise InputError(f"{where}: a distance of {distance[at]:g}. {why}: correct the entry.")

@@ -24,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 import mmdiff
 from mmdiff.diffusion.options import declared_options
 from mmdiff.errors import InputError
+from mmdiff.estimators.precomputed import nearest_of
 
 ROWS = 300
 
@@ -149,6 +150,33 @@ def test_distances_of_other_libraries_give_the_same_graph() -> None:
         same = mmdiff.LabelDiffusion(k=9).fit(X, y)
         np.testing.assert_allclose(other.scores_, same.scores_, rtol=1e-5, atol=1e-9)
         np.testing.assert_array_equal(other.predict(given[:50]), same.predict(X[:50]))
+
+
+@pytest.mark.parametrize("itself", [True, False])
+def test_the_nearest_entries_are_those_of_a_sorted_row(itself: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    distances = draw.integers(0, 4, size=(9, 9)).astype(np.float64)
+    rows, columns = np.nonzero(draw.random((9, 9)) < 0.4)
+    # Entries in any order, zeros among them, and one that is stored twice.
+    order = np.append(draw.permutation(len(rows)), 0)
+    rows, columns = rows[order], columns[order]
+    starts = np.searchsorted(np.sort(rows), np.arange(10))
+    by_row = np.argsort(rows, kind="stable")
+    sparse = scipy.sparse.csr_array((distances[rows, columns][by_row], columns[by_row], starts), (9, 9))
+    monkeypatch.setattr("mmdiff.estimators.precomputed._BLOCK_ROWS", 2)
+    monkeypatch.setattr("mmdiff.estimators.precomputed._BLOCK_VALUES", 20)
+    stored = np.zeros((9, 9), bool)
+    stored[rows, columns] = True
+    for matrix, there in ((distances, np.ones((9, 9), bool)), (sparse, stored)):
+        numbers, found = nearest_of(matrix, 4, itself)
+        for row in range(9):
+            entries = [(distances[row, column], column) for column in range(9) if there[row, column]]
+            if itself:
+                entries = [(-1, row), *(entry for entry in entries if entry[1] != row)]
+            nearest = sorted(entries)[:4]
+            padding = 4 - len(nearest)
+            assert numbers[row].tolist() == [column for _, column in nearest] + [-1] * padding
+            assert found[row].tolist() == [max(0, distance) for distance, _ in nearest] + [np.inf] * padding
 
 
 def test_affinities_and_graphs_are_used_as_they_are() -> None:
