@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmdiff import errors, sklearn, text
     from mmdiff.arrays import Graph, diffuse, evaluate, knn_graph
+    from mmdiff.commit import COMMIT as __commit__  # noqa: N811
     from mmdiff.diffusion.options import DiffusionOptions
     from mmdiff.results import Scores
     from mmdiff.sklearn import KNNTransformer, LabelDiffusion
@@ -27,6 +28,7 @@ __all__ = [
     "LabelDiffusion",
     "Scores",
     "Store",
+    "__commit__",
     "__version__",
     "diffuse",
     "errors",
@@ -46,6 +48,7 @@ _HOMES = {
     "LabelDiffusion": "sklearn.LabelDiffusion",
     "Scores": "results.Scores",
     "Store": "store.Store",
+    "__commit__": "commit.COMMIT",
     "diffuse": "arrays.diffuse",
     "errors": "errors",
     "evaluate": "arrays.evaluate",

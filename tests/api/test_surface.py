@@ -19,7 +19,7 @@ import mmdiff
 from tests.support.paths import ROOT
 
 NAMES = [
-    *("DiffusionOptions", "Graph", "KNNTransformer", "LabelDiffusion", "Scores", "Store", "__version__"),
+    *("DiffusionOptions", "Graph", "KNNTransformer", "LabelDiffusion", "Scores", "Store", "__commit__", "__version__"),
     *("diffuse", "errors", "evaluate", "knn_graph", "open", "sklearn", "text"),
 ]
 MODULES = (
