@@ -58,7 +58,7 @@ PURPOSES = {
     "report": "thumbnails in reports, pictures on the page of a store",
     "images": "describing images with a network, training one",
     "networks": "networks of timm, open_clip and transformers by name",
-    "sklearn": "comparisons with scikit-learn",
+    "sklearn": "estimators for scikit-learn",
     "web": "the page of a store in a browser",
 }
 # Extras that developers install, and the one that is all others.
