@@ -1,0 +1,242 @@
+"""Graphs and lists of neighbours are read by the libraries that they are exported for, in the user's rows."""
+
+from __future__ import annotations
+
+import csv
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse
+from numpy.typing import NDArray
+
+import mmdiff
+from mmdiff.errors import BadOption, Stale
+from mmdiff.export import reading, stage
+from mmdiff.formats.store.store import Store
+from mmdiff.kinds import KINDS
+from mmdiff.knn.cells import partition
+from tests.support.naive_knn import naive_neighbors
+from tests.support.stores import SMALL_CHUNKS, chunks_of
+
+export = partial(stage.export, kinds=KINDS)
+
+K = 5
+ROWS = {"background": 150, "seeds": 20, "test": 12}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose nodes are in another order than its rows, with ids everywhere."""
+    place = tmp_path_factory.mktemp("libraries")
+    draw = np.random.default_rng(3)
+    with pytest.MonkeyPatch.context() as patch, chunks_of(SMALL_CHUNKS):
+        patch.setattr(partition, "CELL_ROWS", 30)
+        store = mmdiff.open(place / "store", create=True)
+        for role, rows in ROWS.items():
+            labels = np.array(["cat", "dog", "a, b"])[np.arange(rows) % 3]
+            given = np.where(np.arange(rows) % 9, "", labels) if role == "background" else labels
+            ids = [f"{role} {row}" if row % 7 else f'{role},"{row}"' for row in range(rows)]
+            store.add(draw.standard_normal((rows, 8)).astype(np.float32), role=role, ids=ids, labels=given)
+        store.build_graph(k=K, index="flat")
+        store.diffuse(iterations=2, predict_nodes=True)
+    order = store["models/cells"].array("order")
+    assert (order != np.arange(len(order))).any()
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 5000)
+
+
+@pytest.fixture
+def store(folder: Path) -> Store:
+    return Store.open(folder / "store")
+
+
+def vectors(store: Store, *roles: str) -> NDArray[Any]:
+    return np.concatenate([store.open_artifact(f"descriptors/{role}").array("vectors") for role in roles])
+
+
+def ids(store: Store, *roles: str) -> list[str]:
+    return [text for role in roles for text in store.open_artifact(f"descriptors/{role}").strings("ids")]
+
+
+LISTS = {
+    "knn/BB": (("background",), ("background",)),
+    "knn/W0": (("background", "seeds"), ("background", "seeds")),
+    "knn/test": (("test",), ("background", "seeds")),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_scipy_reads_the_distances_of_the_nearest_neighbours(store: Store, tmp_path: Path, name: str) -> None:
+    outcome = export(store, name, tmp_path / "knn.npz", format_="csr")
+    matrix = scipy.sparse.load_npz(tmp_path / "knn.npz")
+    rows, among = (vectors(store, *roles) for roles in LISTS[name])
+    assert (matrix.shape, outcome.rows, outcome.format) == ((len(rows), len(among)), len(rows), "csr")
+    expected = naive_neighbors(rows, among, K)
+    np.testing.assert_array_equal(matrix.indices.reshape(-1, K), expected)
+    distances = np.linalg.norm(rows[:, None] - among[expected], axis=2)
+    np.testing.assert_allclose(matrix.data.reshape(-1, K), distances, atol=1e-3)
+    matrix.check_format(full_check=True)
+
+
+def test_scikit_learn_gives_the_same_matrix_and_takes_ours(store: Store, tmp_path: Path) -> None:
+    neighbors = pytest.importorskip("sklearn.neighbors", reason="scikit-learn is not installed")
+    export(store, "knn/W0", tmp_path / "knn.npz", format_="csr")
+    export(store, "knn/test", tmp_path / "test.npz", format_="csr")
+    X, labels = vectors(store, "background", "seeds"), np.arange(170) % 3
+    matrix, tests = (scipy.sparse.load_npz(tmp_path / f"{name}.npz") for name in ("knn", "test"))
+    expected = neighbors.KNeighborsTransformer(mode="distance", n_neighbors=K - 1, algorithm="brute").fit_transform(X)
+    np.testing.assert_array_equal(matrix.indices, expected.indices)
+    np.testing.assert_array_equal(matrix.indptr, expected.indptr)
+    theirs = neighbors.KNeighborsClassifier(3).fit(X, labels).predict(vectors(store, "test"))
+    ours = neighbors.KNeighborsClassifier(3, metric="precomputed").fit(matrix, labels).predict(tests)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_rows_are_left_out_of_their_own_lists_where_asked(store: Store, tmp_path: Path) -> None:
+    whole, without = tmp_path / "whole.npz", tmp_path / "without.npz"
+    export(store, "knn/W0", whole, format_="csr")
+    export(store, "knn/W0", without, format_="csr", self_loops=False)
+    expected = scipy.sparse.load_npz(whole).indices.reshape(-1, K)
+    assert (expected[:, 0] == np.arange(170)).all()
+    np.testing.assert_array_equal(scipy.sparse.load_npz(without).indices.reshape(-1, K - 1), expected[:, 1:])
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_a_sum_over_the_edge_index_of_the_graph_is_a_product_with_W(
+    store: Store, tmp_path: Path, ending: str, self_loops: bool
+) -> None:
+    file = tmp_path / f"edges.{ending}"
+    export(store, "graph/W", file, format_="edge-index", self_loops=self_loops)
+    if ending == "npz":
+        read = dict(np.load(file, allow_pickle=False))
+    else:
+        read = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed").load_file(file)
+    (source, target), weight, nodes = read["edge_index"], read["edge_weight"], int(read["num_nodes"])
+    assert (read["edge_index"].dtype, weight.dtype, nodes) == (np.int64, np.float32, 170)
+    signal = np.random.default_rng(0).normal(size=(nodes, 3))
+    summed = np.zeros((nodes, 3))
+    np.add.at(summed, target, weight[:, None] * signal[source])
+    W = mmdiff.open(store.path).graph.to_scipy().toarray()
+    np.testing.assert_allclose(summed, (W if self_loops else W - np.diag(W.diagonal())) @ signal, atol=1e-6)
+
+
+def test_the_edge_index_of_lists_leads_from_neighbours_to_rows(store: Store, tmp_path: Path) -> None:
+    export(store, "knn/W0", tmp_path / "knn.safetensors")
+    read = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed").load_file(
+        tmp_path / "knn.safetensors"
+    )
+    X = vectors(store, "background", "seeds")
+    expected = naive_neighbors(X, X, K)
+    np.testing.assert_array_equal(read["edge_index"], [expected.reshape(-1), np.arange(170).repeat(K)])
+    np.testing.assert_allclose(read["edge_weight"].reshape(-1, K), np.einsum("rd,rkd->rk", X, X[expected]), atol=1e-5)
+    with pytest.raises(BadOption, match="its rows are test points, which are no nodes"):
+        export(store, "knn/test", tmp_path / "test.safetensors")
+    assert not (tmp_path / "test.safetensors").exists()
+
+
+def edges_in(file: Path) -> list[tuple[str, str, float]]:
+    if file.suffix == ".parquet":
+        table = pq.read_table(file)
+        assert table.column_names == ["source", "target", "weight"]
+        return list(zip(*(table[name].to_pylist() for name in table.column_names), strict=True))
+    with file.open(newline="", encoding="utf-8") as stream:
+        header, *lines = csv.reader(stream)
+    assert header == ["source", "target", "weight"]
+    return [(source, target, float(np.float32(weight))) for source, target, weight in lines]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_edge_lists_have_the_users_ids(store: Store, tmp_path: Path, ending: str) -> None:
+    for name, roles in {**LISTS, "graph/W": LISTS["knn/W0"]}.items():
+        export(store, name, tmp_path / f"edges.{ending}")
+        sources, targets = (ids(store, *each) for each in roles)
+        found = edges_in(tmp_path / f"edges.{ending}")
+        if name == "graph/W":
+            W = mmdiff.open(store.path).graph.to_scipy().tocoo()
+            expected = zip(W.row.tolist(), W.col.tolist(), W.data.tolist(), strict=True)
+        else:
+            rows, among = (vectors(store, *each) for each in roles)
+            near = naive_neighbors(rows, among, K)
+            similarities = np.einsum("rd,rkd->rk", rows, among[near]).reshape(-1).tolist()
+            expected = zip(np.arange(len(rows)).repeat(K).tolist(), near.reshape(-1).tolist(), similarities, strict=True)
+        edges = [(sources[source], targets[target], weight) for source, target, weight in expected]
+        assert [edge[:2] for edge in found] == [edge[:2] for edge in edges]
+        np.testing.assert_allclose([edge[2] for edge in found], [edge[2] for edge in edges], atol=1e-5)
+
+
+def small_store(folder: Path, **background: Any) -> mmdiff.Store:
+    store = mmdiff.open(folder / "small", create=True)
+    X = np.random.default_rng(1).normal(size=(30, 6))
+    store.add(X, **background)
+    store.build_graph(k=4)
+    return store
+
+
+def test_edges_have_row_numbers_unless_all_rows_have_ids(tmp_path: Path) -> None:
+    store = small_store(tmp_path, ids=np.arange(30) + 500)
+    store.export("graph/W", tmp_path / "edges.parquet")
+    assert set(pq.read_table(tmp_path / "edges.parquet")["source"].to_pylist()) == set(range(500, 530))
+    store.add(np.eye(6)[:3], role="seeds", labels=[0, 1, 2])
+    store.build_graph(k=4)
+    store.export("graph/W", tmp_path / "edges.parquet")
+    assert set(pq.read_table(tmp_path / "edges.parquet")["source"].to_pylist()) == set(range(33))
+
+
+def test_edges_are_not_given_the_ids_of_other_rows(tmp_path: Path) -> None:
+    store = small_store(tmp_path, ids=np.arange(30) + 500)
+    store.add(np.random.default_rng(2).normal(size=(30, 6)), ids=np.arange(30) + 900)
+    with pytest.raises(Stale, match="descriptors/background has changed since"):
+        store.export("knn/BB", tmp_path / "edges.csv")
+    assert not list(tmp_path.glob("edges*"))
+    # Without ids, the lists can be exported as they are, with a note.
+    assert "is stale" in store.export("knn/BB", tmp_path / "knn.npz", format_="csr")["notes"][0]
+
+
+def test_edges_of_a_row_without_neighbours_and_of_an_imported_graph(tmp_path: Path) -> None:
+    np.save(tmp_path / "lists.npy", np.array([[1, 2], [0, -1], [2, 0], [-1, -1]]))
+    store = mmdiff.open(tmp_path / "imported", create=True)
+    store.import_graph(tmp_path / "lists.npy")
+    store.export("graph/W", tmp_path / "edges.csv", self_loops=False)
+    edges = edges_in(tmp_path / "edges.csv")
+    assert [edge[:2] for edge in edges] == [("0", "1"), ("0", "2"), ("1", "0"), ("2", "0")]
+    store.export("graph/W", tmp_path / "edges.npz", format_="edge-index")
+    assert int(np.load(tmp_path / "edges.npz")["num_nodes"]) == 4
+
+
+def test_lists_of_rows_that_are_not_of_unit_length_have_no_distances(tmp_path: Path) -> None:
+    store = small_store(tmp_path, normalize=False)
+    with pytest.raises(BadOption, match=r"not scaled to unit length.* normalize=True, or export format_='edges'"):
+        store.export("knn/BB", tmp_path / "knn.npz", format_="csr")
+    store.export("knn/BB", tmp_path / "edges.parquet")
+    assert len(pq.read_table(tmp_path / "edges.parquet")) == 30 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "options", "message"),
+    [
+        ("knn/BB", "x.txt", {}, r"knn/BB can be exported to \.npy, \.npz, \.parquet, \.csv, \.safetensors"),
+        ("knn/BB", "x.csv", {"format_": "csr"}, r"csr is written to \.npz\. Choose a file with such an ending"),
+        ("knn/BB", "x.npz", {"format_": "scipy"}, r"format_='scipy': knn/BB cannot .* Choose from csr \(\.npz\), edges"),
+        ("scores/diffusion", "x.npz", {"format_": "csr"}, r"cannot be written in this format\. Leave it out"),
+        ("graph/W", "x.npz", {"self_loops": False}, r"\.npz has no use for it\. It goes with the formats edges, edge-index"),
+        ("graph/W", "x.npz", {"self_loops": 3}, "expected true or false"),
+        ("descriptors/test", "x.npy", {"projection": "xy.npy"}, r"No format of descriptors/test does\. Leave it out"),
+        ("knn/BB", "x.npz", {"format_": "csr", "array": "neighbors"}, "csr is no single array"),
+        ("knn/BB", "x.csv", {"order": "internal"}, "edges is written in your order of rows only"),
+    ],
+)
+def test_what_cannot_be_written_is_told_with_what_can(
+    store: Store, tmp_path: Path, name: str, file: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadOption, match=message):
+        export(store, name, tmp_path / file, **options)
+    assert not list(tmp_path.iterdir())
