@@ -10,8 +10,11 @@ from mmdiff.auditing.artifact import audit_statistics, what_audit
 from mmdiff.evaluation.scores import score_statistics, what_scores
 from mmdiff.experiment.results import experiment_statistics, what_experiment
 from mmdiff.export.arrays import write_csr, write_npy, write_npz, write_safetensors
+from mmdiff.export.atlas import write_atlas
+from mmdiff.export.faiss_files import write_faiss
 from mmdiff.export.graphs import write_csr_of, write_edge_index, write_edge_table
 from mmdiff.export.predictions import write_predictions_csv, write_predictions_parquet
+from mmdiff.export.sisap import write_sisap
 from mmdiff.export.tables import write_csv, write_parquet
 from mmdiff.formats.store.kinds import ArrayWriter, Exports, Kind, NamedFormat
 from mmdiff.formats.store.layouts import LAYOUTS
@@ -35,14 +38,20 @@ _GRAPH_FILES = {
     "edges": NamedFormat((".parquet", ".csv"), write_edge_table, ("self_loops",)),
     "edge-index": NamedFormat((".safetensors", ".npz"), write_edge_index, ("self_loops",)),
 }
-_LIST_FILES = {**_GRAPH_FILES, "csr": NamedFormat((".npz",), write_csr_of, ("self_loops",))}
+_LIST_FILES = {
+    **_GRAPH_FILES,
+    "csr": NamedFormat((".npz",), write_csr_of, ("self_loops",)),
+    "sisap": NamedFormat((".h5", ".hdf5"), write_sisap, ("self_loops",)),
+    "embedding-atlas": NamedFormat((".parquet",), write_atlas, ("self_loops", "projection")),
+}
+_INDEX_FILES = {"faiss": NamedFormat((".faiss", ".index"), write_faiss)}
 
 _ALL = (
     Kind(
         **vars(LAYOUTS["descriptors", 1]),
         title=what_descriptors,
         statistics=descriptor_statistics,
-        exports=Exports({**_ARRAY_FILES, ".parquet": write_parquet, ".csv": write_csv}, main="vectors"),
+        exports=Exports({**_ARRAY_FILES, ".parquet": write_parquet, ".csv": write_csv}, main="vectors", formats=_INDEX_FILES),
     ),
     Kind(
         **vars(LAYOUTS["labels", 1]),
@@ -61,7 +70,7 @@ _ALL = (
             **vars(LAYOUTS["cells", schema]),
             title=what_cells,
             statistics=cell_statistics,
-            exports=Exports(_ARRAY_FILES),
+            exports=Exports(_ARRAY_FILES, formats=_INDEX_FILES if schema == 2 else {}),
         )
         for schema in (1, 2)
     ),

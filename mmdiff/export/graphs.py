@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import IO, Any, NamedTuple
 from zipfile import ZipFile
@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmdiff.export.arrays import entry_of, write_csr, write_header
-from mmdiff.export.neighbours import RowIds, UserLists, missing, require_unit_length
+from mmdiff.export.neighbours import RowIds, UserLists, missing, require_nodes, require_unit_length
 from mmdiff.export.reading import Selection, checked_graph, most_edges
 from mmdiff.export.tables import arrow, cell, strings_column
-from mmdiff.formats.errors import BadOption, Parameter
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.graph import CsrGraph
@@ -37,13 +36,14 @@ from mmdiff.runtime.progress import Advance, Progress
 
 @dataclass(frozen=True)
 class Task:
-    """What to write in a format for other libraries: an artifact, and the choices of the user."""
+    """What to write in a format for other libraries: an artifact, and the choices of the user. `notes` are for the user."""
 
     store: Store
     artifact: Artifact
     ending: str
     self_loops: bool = True
     projection: Any = None
+    notes: list[str] = field(default_factory=list)
 
 
 _COLUMNS = ("source", "target", "weight")
@@ -160,15 +160,8 @@ def write_csr_of(task: Task, stream: IO[bytes], progress: Progress) -> int:
 def write_edge_index(task: Task, stream: IO[bytes], progress: Progress) -> int:
     """Writes edges as two rows of node numbers, with their weights."""
     edges = Edges.of(task)
-    if task.artifact.manifest.kind == "knn" and not UserLists.of(task.artifact, similarities=False).of_nodes:
-        raise BadOption(
-            f"{task.artifact.name}: its rows are test points, which are no nodes, so that there is no edge index of them. "
-            "Export it as ",
-            Parameter("format_", "edges"),
-            " or ",
-            Parameter("format_", "csr"),
-            ".",
-        )
+    if task.artifact.manifest.kind == "knn":
+        require_nodes(UserLists.of(task.artifact, similarities=False), "edge index")
     count = edges.count()
 
     def both() -> Iterator[NDArray[np.int64]]:

@@ -19,6 +19,7 @@ from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact, Store
 from mmdiff.graph.lists import ArrayLists, PatchedLists
 from mmdiff.kernels.constants import NONE
+from mmdiff.knn.csr import sorted_lists
 from mmdiff.labels.collection import APPENDED, BACKGROUND, appended_rows, rows_of
 from mmdiff.labels.ids import Ids, has_ids, ids_of, joined, take
 from mmdiff.labels.rows_by_id import SEEDS
@@ -129,6 +130,32 @@ def missing(neighbors: NDArray[np.uint32]) -> NDArray[np.bool_]:
     return np.asarray(neighbors == NONE)
 
 
+def cosine_lists(lists: UserLists, block: ListBlock, self_loops: bool) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Lists by increasing cosine distance, 1 - the inner product, each with its own row first, or without it.
+
+    Where there are fewer neighbours, -1 at distance +Inf is behind them.
+    """
+    itself = self_loops if lists.of_nodes else None
+    distances = np.maximum(np.float32(1) - block.similarities, np.float32(0))
+    neighbors, distances = sorted_lists(block.neighbors, distances, itself, block.start)
+    distances[neighbors < 0] = np.inf
+    width = lists.k - (itself is False)
+    return neighbors[:, :width], distances[:, :width]
+
+
+def require_nodes(lists: UserLists, what: str) -> None:
+    """Refuses the lists of test points, where rows and neighbours must be numbered alike."""
+    if not lists.of_nodes:
+        raise BadOption(
+            f"{lists.artifact.name}: its rows are test points, which are no nodes, so that there is no {what} of them. "
+            "Export it as ",
+            Parameter("format_", "edges"),
+            " or ",
+            Parameter("format_", "csr"),
+            ".",
+        )
+
+
 def require_unit_length(lists: UserLists, format_: str) -> None:
     """Refuses lists of rows that are not of unit length: their inner products give no distances."""
     store = lists.artifact.store
@@ -143,6 +170,18 @@ def require_unit_length(lists: UserLists, format_: str) -> None:
         )
 
 
+def parts_of_nodes(store: Store, nodes: int) -> list[Artifact]:
+    """The descriptors of the nodes of a graph or of lists, in their order; none where the store has other rows."""
+    background = [] if store.id(BACKGROUND) is None else [store.open_artifact(BACKGROUND)]
+    appended = appended_rows(store)
+    later = [store.open_artifact(name) for name in (SEEDS, TEST) if store.id(name) is not None]
+    parts: list[Artifact] = []
+    for part in [*background, *([] if appended is None else [appended]), *later]:
+        if sum(map(rows_of, parts)) < nodes:
+            parts.append(part)
+    return parts if sum(map(rows_of, parts)) == nodes else []
+
+
 @dataclass(frozen=True)
 class RowIds:
     """The ids of rows: the user's, or row numbers where `parts` is empty."""
@@ -155,16 +194,11 @@ class RowIds:
 
         Row numbers are used unless every role that nodes come from has ids: the row numbers of one could be ids of another.
         """
-        background = [] if store.id(BACKGROUND) is None else [store.open_artifact(BACKGROUND)]
-        appended = appended_rows(store)
-        later = [store.open_artifact(name) for name in (SEEDS, TEST) if store.id(name) is not None]
-        parts: list[Artifact] = []
-        for part in [*background, *([] if appended is None else [appended]), *later]:
-            if sum(map(rows_of, parts)) < nodes:
-                parts.append(part)
-        if sum(map(rows_of, parts)) != nodes or not all(part.name == APPENDED or has_ids(part) for part in parts):
+        parts = parts_of_nodes(store, nodes)
+        if not all(part.name == APPENDED or has_ids(part) for part in parts):
             return cls(())
-        require_current(store, artifact)
+        if parts:
+            require_current(store, artifact)
         return cls(parts)
 
     @classmethod

@@ -69,8 +69,9 @@ def export(
         _refuse_parts(named, array, order)
         check_place(file, store)
         with whole_file(file) as stream:
-            rows = exports.formats[named].writer(Task(store, artifact, ending, **chosen), stream, progress)
-        notes, seconds = _notes(store, artifact) + _smaller(store, name), time.perf_counter() - clock
+            task = Task(store, artifact, ending, **chosen)
+            rows = exports.formats[named].writer(task, stream, progress)
+        notes, seconds = _notes(store, artifact) + _smaller(store, name) + task.notes, time.perf_counter() - clock
         return Outcome(name, str(file), named, rows, file.stat().st_size, seconds, notes)
     selection = Selection(artifact, _arrays(artifact, exports, ending, array, order), order)
     check_place(file, store)

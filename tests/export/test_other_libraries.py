@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import faiss
+import h5py
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +16,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 import mmdiff
-from mmdiff.errors import BadOption, Stale
+from mmdiff.errors import BadOption, BadRow, CountMismatch, Stale
 from mmdiff.export import reading, stage
 from mmdiff.formats.store.store import Store
 from mmdiff.kinds import KINDS
@@ -25,6 +27,8 @@ from tests.support.stores import SMALL_CHUNKS, chunks_of
 export = partial(stage.export, kinds=KINDS)
 
 K = 5
+NAMES = ["cat", "dog", "a, b"]
+RUN = "store.diffuse(predict_nodes=True, iterations=1)"
 ROWS = {"background": 150, "seeds": 20, "test": 12}
 
 
@@ -37,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(partition, "CELL_ROWS", 30)
         store = mmdiff.open(place / "store", create=True)
         for role, rows in ROWS.items():
-            labels = np.array(["cat", "dog", "a, b"])[np.arange(rows) % 3]
+            labels = np.array(NAMES)[np.arange(rows) % 3]
             given = np.where(np.arange(rows) % 9, "", labels) if role == "background" else labels
             ids = [f"{role} {row}" if row % 7 else f'{role},"{row}"' for row in range(rows)]
             store.add(draw.standard_normal((rows, 8)).astype(np.float32), role=role, ids=ids, labels=given)
@@ -171,6 +175,118 @@ def test_edge_lists_have_the_users_ids(store: Store, tmp_path: Path, ending: str
         edges = [(sources[source], targets[target], weight) for source, target, weight in expected]
         assert [edge[:2] for edge in found] == [edge[:2] for edge in edges]
         np.testing.assert_allclose([edge[2] for edge in found], [edge[2] for edge in edges], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_hdf5_has_what_the_sisap_challenge_asks_for(store: Store, tmp_path: Path, name: str, self_loops: bool) -> None:
+    export(store, name, tmp_path / "result.h5", self_loops=self_loops)
+    rows, among = (vectors(store, *roles) for roles in LISTS[name])
+    expected = naive_neighbors(rows, among, K)
+    if not self_loops and name != "knn/test":
+        expected = expected[:, 1:]
+    with h5py.File(tmp_path / "result.h5") as file:
+        knns, dists = file["knns"][:], file["dists"][:]
+        assert (file.attrs["algo"], file.attrs["querytime"]) == ("mmdiff", 0)
+        assert file.attrs["buildtime"] > 0
+    np.testing.assert_array_equal(knns, expected + 1)
+    np.testing.assert_allclose(dists, 1 - np.einsum("rd,rkd->rk", rows, among[expected]), atol=1e-5)
+    assert (dists >= 0).all()
+    assert (np.diff(dists, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("role", ROWS)
+def test_faiss_finds_the_neighbours_in_a_flat_index(store: Store, tmp_path: Path, role: str) -> None:
+    outcome = export(store, f"descriptors/{role}", tmp_path / "flat.faiss")
+    index, X = faiss.read_index(str(tmp_path / "flat.faiss")), vectors(store, role)
+    assert (index.ntotal, index.d, index.is_trained, index.metric_type) == (len(X), 8, True, faiss.METRIC_INNER_PRODUCT)
+    assert outcome.rows == len(X)
+    np.testing.assert_array_equal(index.reconstruct_n(0, len(X)), X)
+    np.testing.assert_array_equal(index.search(X, K)[1], naive_neighbors(X, X, K))
+    same = faiss.IndexFlatIP(8)
+    same.add(X)
+    assert faiss.serialize_index(same).tobytes() == (tmp_path / "flat.faiss").read_bytes()
+
+
+def test_faiss_finds_the_users_rows_in_an_inverted_file_over_the_cells(store: Store, tmp_path: Path) -> None:
+    export(store, "models/cells", tmp_path / "cells.faiss")
+    index: Any = faiss.read_index(str(tmp_path / "cells.faiss"))
+    X = vectors(store, "background")
+    assert (index.ntotal, index.d, index.nlist) == (150, 8, store.open_artifact("models/cells").facts["cells"])
+    index.nprobe = index.nlist
+    np.testing.assert_array_equal(index.search(X, K)[1], naive_neighbors(X, X, K))
+    index.nprobe = 1
+    np.testing.assert_array_equal(index.search(X, 1)[1][:, 0], np.arange(150))
+    # It is an index like any other: rows can be added.
+    index.add(vectors(store, "seeds"))
+    assert index.ntotal == 170
+
+
+@pytest.mark.parametrize("name", ["descriptors/background", "models/cells"])
+def test_faiss_has_ids_that_are_numbers(tmp_path: Path, name: str) -> None:
+    store = small_store(tmp_path, ids=np.arange(30) * 10 + 500)
+    store.export(name, tmp_path / "x.index", format_="faiss")
+    index: Any = faiss.read_index(str(tmp_path / "x.index"))
+    X = store["descriptors/background"].array("vectors")
+    if name == "models/cells":
+        index.nprobe = index.nlist
+    np.testing.assert_array_equal(index.search(X, 3)[1], naive_neighbors(X, X, 3) * 10 + 500)
+
+
+def test_descriptors_in_half_precision_are_single_in_faiss(tmp_path: Path) -> None:
+    store = small_store(tmp_path, dtype="float16")
+    store.export("descriptors/background", tmp_path / "x.faiss")
+    X = store["descriptors/background"].array("vectors")
+    np.testing.assert_array_equal(faiss.read_index(str(tmp_path / "x.faiss")).reconstruct_n(0, 30), X.astype(np.float32))
+
+
+def test_embedding_atlas_gets_ids_labels_predictions_a_projection_and_neighbours(store: Store, tmp_path: Path) -> None:
+    xy = np.random.default_rng(0).normal(size=(170, 2))
+    np.save(tmp_path / "xy.npy", xy)
+    export(store, "knn/W0", tmp_path / "atlas.parquet", format_="embedding-atlas", projection=tmp_path / "xy.npy")
+    table = pq.read_table(tmp_path / "atlas.parquet")
+    assert table.column_names == ["id", "label", "predicted", "score", "projection_x", "projection_y", "neighbors"]
+    assert table["id"].to_pylist() == ids(store, "background", "seeds")
+    given = [NAMES[row % 3] if row % 9 == 0 else None for row in range(150)] + [NAMES[row % 3] for row in range(20)]
+    assert table["label"].to_pylist() == given
+    scores = store.open_artifact("scores/diffusion")
+    best, titles = scores.array("top_classes")[:, 0], list(scores.strings("class_names"))
+    assert table["predicted"].to_pylist() == [None if each < 0 else titles[each] for each in best] + [None] * 20
+    score = np.where(best < 0, np.nan, scores.array("top_scores")[:, 0])
+    np.testing.assert_array_equal(table["score"].to_numpy()[:150], score)
+    np.testing.assert_array_equal(np.stack([table[f"projection_{axis}"] for axis in "xy"], axis=1), xy)
+    X = vectors(store, "background", "seeds")
+    expected = naive_neighbors(X, X, K)
+    neighbors = table["neighbors"].to_pylist()
+    assert [each["ids"] for each in neighbors] == expected.tolist()
+    distances = np.array([each["distances"] for each in neighbors])
+    np.testing.assert_allclose(distances, 1 - np.einsum("rd,rkd->rk", X, X[expected]), atol=1e-5)
+
+
+def test_embedding_atlas_gets_what_there_is(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    store.export("knn/BB", tmp_path / "atlas.parquet", format_="embedding-atlas", self_loops=False)
+    table = pq.read_table(tmp_path / "atlas.parquet")
+    assert table.column_names == ["id", "neighbors"]
+    assert table["id"].to_pylist() == list(range(30))
+    assert not any(row in each["ids"] for row, each in enumerate(table["neighbors"].to_pylist()))
+    with pytest.raises(CountMismatch, match=r"projection: array is of shape \(29, 2\), but knn/BB has 30 rows"):
+        store.export("knn/BB", tmp_path / "no.parquet", format_="embedding-atlas", projection=np.ones((29, 2)))
+    xy = np.where(np.arange(60).reshape(30, 2) == 15, np.nan, 1)
+    with pytest.raises(BadRow, match=r"projection: row 7 of the array: NaN or Inf"):
+        store.export("knn/BB", tmp_path / "no.parquet", format_="embedding-atlas", projection=xy)
+    assert not list(tmp_path.glob("no*"))
+
+
+def test_stale_predictions_are_left_out_with_a_note(tmp_path: Path) -> None:
+    store = small_store(tmp_path, labels=np.where(np.arange(30) < 6, np.arange(30) % 2, -1))
+    store.diffuse(iterations=1, predict_nodes=True)
+    store.export("knn/BB", tmp_path / "atlas.parquet", format_="embedding-atlas")
+    assert pq.read_schema(tmp_path / "atlas.parquet").names == ["id", "label", "predicted", "score", "neighbors"]
+    store.build_graph(k=6)
+    notes = store.export("knn/BB", tmp_path / "atlas.parquet", format_="embedding-atlas")["notes"]
+    assert notes == ["scores/diffusion is stale, so its predictions are left out. To make it anew, run: " + RUN]
+    assert pq.read_schema(tmp_path / "atlas.parquet").names == ["id", "label", "neighbors"]
 
 
 def small_store(folder: Path, **background: Any) -> mmdiff.Store:
