@@ -51,6 +51,7 @@ def command(
         Format | None,
         typer.Option(
             "--format",
+            metavar="NAME",
             help="The format of another library. Of lists of neighbours and graphs: `csr` (`.npz`; distances for scikit-learn, "
             "UMAP, cleanlab and HDBSCAN, or W), `edges` (`.parquet`, `.csv`), `edge-index` (`.safetensors`, `.npz`; PyTorch "
             "Geometric and DGL). Of lists: `sisap` (`.h5`), `embedding-atlas` (`.parquet`). Of descriptors and "
@@ -109,8 +110,9 @@ def command(
     if json:
         show.as_json(summary)
         return
+    as_what = f" as {summary['format']}" if summary["format"] in list(Format) else ""
     speed = summary["bytes"] / max(summary["seconds"], 1e-9)
     show.result(
-        f"{text.printable(summary['file'])}: {text.count(summary['rows'], 'row')} of {summary['artifact']}, "
+        f"{text.printable(summary['file'])}: {text.count(summary['rows'], 'row')} of {summary['artifact']}{as_what}, "
         f"{text.size(summary['bytes'])}, in {text.duration(summary['seconds'])} ({text.size(speed)}/s)"
     )

@@ -109,7 +109,8 @@ def _named_format(name: str, file: Path, exports: Exports, wanted: str | None, g
         if wanted is None or key not in exports.formats[wanted].takes:
             able = [format_ for format_, found in exports.formats.items() if key in found.takes]
             where = f"It goes with the formats {', '.join(able)}." if able else f"No format of {name} does. Leave it out."
-            raise BadOption(Parameter(key), f": {wanted or ending} has no use for it. {where}")
+            shown = Parameter(key, False) if key == "self_loops" else Parameter(key)
+            raise BadOption(shown, f": {wanted or ending} has no use for it. {where}")
     return wanted
 
 

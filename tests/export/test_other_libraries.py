@@ -20,46 +20,17 @@ from mmdiff.errors import BadOption, BadRow, CountMismatch, Stale
 from mmdiff.export import reading, stage
 from mmdiff.formats.store.store import Store
 from mmdiff.kinds import KINDS
-from mmdiff.knn.cells import partition
+from tests.export.conftest import NAMES, ROWS, K
 from tests.support.naive_knn import naive_neighbors
-from tests.support.stores import SMALL_CHUNKS, chunks_of
 
 export = partial(stage.export, kinds=KINDS)
 
-K = 5
-NAMES = ["cat", "dog", "a, b"]
 RUN = "store.diffuse(predict_nodes=True, iterations=1)"
-ROWS = {"background": 150, "seeds": 20, "test": 12}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose nodes are in another order than its rows, with ids everywhere."""
-    place = tmp_path_factory.mktemp("libraries")
-    draw = np.random.default_rng(3)
-    with pytest.MonkeyPatch.context() as patch, chunks_of(SMALL_CHUNKS):
-        patch.setattr(partition, "CELL_ROWS", 30)
-        store = mmdiff.open(place / "store", create=True)
-        for role, rows in ROWS.items():
-            labels = np.array(NAMES)[np.arange(rows) % 3]
-            given = np.where(np.arange(rows) % 9, "", labels) if role == "background" else labels
-            ids = [f"{role} {row}" if row % 7 else f'{role},"{row}"' for row in range(rows)]
-            store.add(draw.standard_normal((rows, 8)).astype(np.float32), role=role, ids=ids, labels=given)
-        store.build_graph(k=K, index="flat")
-        store.diffuse(iterations=2, predict_nodes=True)
-    order = store["models/cells"].array("order")
-    assert (order != np.arange(len(order))).any()
-    return place
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "BLOCK_BYTES", 5000)
-
-
-@pytest.fixture
-def store(folder: Path) -> Store:
-    return Store.open(folder / "store")
 
 
 def vectors(store: Store, *roles: str) -> NDArray[Any]:
@@ -334,25 +305,3 @@ def test_lists_of_rows_that_are_not_of_unit_length_have_no_distances(tmp_path: P
         store.export("knn/BB", tmp_path / "knn.npz", format_="csr")
     store.export("knn/BB", tmp_path / "edges.parquet")
     assert len(pq.read_table(tmp_path / "edges.parquet")) == 30 * 4
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "options", "message"),
-    [
-        ("knn/BB", "x.txt", {}, r"knn/BB can be exported to \.npy, \.npz, \.parquet, \.csv, \.safetensors"),
-        ("knn/BB", "x.csv", {"format_": "csr"}, r"csr is written to \.npz\. Choose a file with such an ending"),
-        ("knn/BB", "x.npz", {"format_": "scipy"}, r"format_='scipy': knn/BB cannot .* Choose from csr \(\.npz\), edges"),
-        ("scores/diffusion", "x.npz", {"format_": "csr"}, r"cannot be written in this format\. Leave it out"),
-        ("graph/W", "x.npz", {"self_loops": False}, r"\.npz has no use for it\. It goes with the formats edges, edge-index"),
-        ("graph/W", "x.npz", {"self_loops": 3}, "expected true or false"),
-        ("descriptors/test", "x.npy", {"projection": "xy.npy"}, r"No format of descriptors/test does\. Leave it out"),
-        ("knn/BB", "x.npz", {"format_": "csr", "array": "neighbors"}, "csr is no single array"),
-        ("knn/BB", "x.csv", {"order": "internal"}, "edges is written in your order of rows only"),
-    ],
-)
-def test_what_cannot_be_written_is_told_with_what_can(
-    store: Store, tmp_path: Path, name: str, file: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(BadOption, match=message):
-        export(store, name, tmp_path / file, **options)
-    assert not list(tmp_path.iterdir())
