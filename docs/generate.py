@@ -69,8 +69,9 @@ def python_page() -> str:
 
 
 def _methods(value: type) -> list[str]:
-    """The public methods of a class, those that make things first, in the order of their definition."""
-    found = [name for base in value.__mro__ for name in vars(base) if not name.startswith("_")]
+    """The public methods that we define of a class, those that make things first, in the order of their definition."""
+    bases = [base for base in value.__mro__ if base.__module__.partition(".")[0] == "mmdiff"]
+    found = [name for base in bases for name in vars(base) if not name.startswith("_")]
     routines = (classmethod, staticmethod, FunctionType)
     return [name for name in dict.fromkeys(found) if isinstance(inspect.getattr_static(value, name), routines)]
 
@@ -137,6 +138,12 @@ def testing(text: str) -> str:
             rf"(?s)(<!-- {mark} -->\n).*(<!-- /{mark} -->)", lambda found, c=content: f"{found[1]}{c}\n{found[2]}", text
         )
     return text
+
+
+def comparison(text: str) -> str:
+    """The page on scikit-learn with the tables of the last comparison."""
+    comparing = beside("comparing_sklearn")
+    return cast(str, comparing.page(text, json.loads(comparing.RESULT.read_text())))
 
 
 def _cost_of_checking() -> list[str]:
