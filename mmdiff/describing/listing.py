@@ -114,9 +114,7 @@ def list_images(spec: str, prefix: str = "") -> Images:
     else:
         found = _matching(spec)
     if not found:
-        raise UnreadableSource(
-            f"{spec}: no images in it. Images are files that end in {', '.join(IMAGE_ENDINGS)}, or in .tar."
-        )
+        raise UnreadableSource(f"{spec}: no images in it. Images are files that end in {', '.join(IMAGE_ENDINGS)}, or in .tar.")
     ids = [prefix + _unicode(name) for name, _, _ in found]
     if len(set(ids)) < len(ids):
         seen: set[str] = set()
