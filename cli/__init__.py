@@ -73,14 +73,21 @@ app.command("doctor")(doctor.command)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        show.result(f"mmdiff {mmdiff.__version__}")
+        commit = f" (commit {mmdiff.__commit__})" if mmdiff.__commit__ else ""
+        show.result(f"mmdiff {mmdiff.__version__}{commit}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version, with the commit where it is known, and exit.",
+            callback=_show_version,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None:
     """Spread a few labels over up to 10^8 embeddings, on one workstation, from disk."""

@@ -55,7 +55,7 @@ def whole_file(file: Path) -> Iterator[BinaryIO]:
     final = file.resolve()
     unfinished = final.with_name(final.name + ".part")
     try:
-        with unfinished.open("wb") as stream:
+        with unfinished.open("w+b") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
