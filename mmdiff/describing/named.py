@@ -28,9 +28,9 @@ def open_named(spec: str, device: str) -> Named:
     library, _, name = spec.partition(":")
     if not name:
         raise BadOption(Parameter("model", spec), f": {library} needs a name, such as {library}:NAME.")
-    package = load(library, f"a network of {library}")
     _refuse_folder_with_pickles(spec, name.removeprefix(_LOCAL))
     try:
+        package = load(library, f"a network of {library}")
         return {"timm": _timm, "open_clip": _open_clip, "transformers": _transformers}[library](package, name, device)
     except MmdiffError:
         raise

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +21,10 @@ from mmdiff.cli import app
 from mmdiff.describing.decoding import Preprocessing, Unreadable, decode, decoding
 from mmdiff.describing.resnet import Shape
 from mmdiff.errors import BadOption, BadRow
-from tests.support.images import SIDE, picture, save_exported, save_pictures, save_resnet, save_script
+from tests.support.images import SIDE, TINY, picture, save_exported, save_pictures, save_resnet, save_script
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
-SMALL = {"resize": SIDE, "crop": SIDE, "batch_size": 4}
+SMALL: dict[str, Any] = {"resize": SIDE, "crop": SIDE, "batch_size": 4}
 
 
 def saved(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -248,11 +249,11 @@ def test_no_pickle_is_opened_wherever_it_hides(tmp_path: Path) -> None:
         model.write_bytes((tmp_path / "whole.pt2").read_bytes())
         with_pickle_inside(model, member, (tmp_path / "zip.pt").read_bytes())
     images = save_pictures(tmp_path / "images", "a")
-    for model in ("zip.pt", "old.pth", "weights.bin", *(f"hiding{number}.pt2" for number in range(len(hiding)))):
+    for name in ("zip.pt", "old.pth", "weights.bin", *(f"hiding{number}.pt2" for number in range(len(hiding)))):
         outcome = CliRunner().invoke(
-            app, ["describe", str(images), "--model", str(tmp_path / model), "--crop", "16", "--store", str(tmp_path / "s")]
+            app, ["describe", str(images), "--model", str(tmp_path / name), "--crop", "16", "--store", str(tmp_path / "s")]
         )
-        assert outcome.exit_code == 2, model
+        assert outcome.exit_code == 2, name
         assert "could run any code when it is opened" in outcome.stderr
         assert "torch.export.save(" in outcome.stderr
         assert not proof.exists()
@@ -276,7 +277,7 @@ def test_other_files_are_no_models(tmp_path: Path, name: str, content: bytes | N
 
 def test_weights_of_another_network_or_of_another_width_are_refused(tmp_path: Path) -> None:
     images = save_pictures(tmp_path / "images", "a")
-    other = save_resnet(tmp_path / "more.safetensors", **{"layer5.0.weight": torch.zeros(3)})
+    other = save_resnet(tmp_path / "more.safetensors", TINY, **{"layer5.0.weight": torch.zeros(3)})
     with pytest.raises(BadOption, match=r"layer5.0.weight is missing, too much, or of another shape"):
         mmdiff.open(tmp_path / "store", create=True).describe(images, model=other, **SMALL)
     store = mmdiff.open(tmp_path / "store", create=True)

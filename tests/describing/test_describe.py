@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ from tests.support.stores import tree
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 CHECKPOINT = Path("store", "work", "descriptors.background-features", "checkpoint")
-SMALL = {"resize": SIDE, "crop": SIDE, "batch_size": 4}
+SMALL: dict[str, Any] = {"resize": SIDE, "crop": SIDE, "batch_size": 4}
 
 
 class Colours(torch.nn.Module):
@@ -130,7 +131,8 @@ def test_a_list_a_pattern_and_shards_name_the_same_images(tmp_path: Path, export
     (tmp_path / "list.txt").write_text("".join(f"flat/{i:05}.png\n" for i in range(12)))
     save_shard(tmp_path / "s-00.tar", 7)
     save_shard(tmp_path / "s-01.tar", 5, first=7)
-    rows, ids = {}, {}
+    rows: dict[str, np.ndarray] = {}
+    ids: dict[str, list[str]] = {}
     for place in ("flat", "flat/*.png", "list.txt", "s-*.tar", "s-{00..01}.tar"):
         store = mmdiff.open(tmp_path / f"store{len(rows)}", create=True)
         store.describe(str(tmp_path / place), model=exported, **SMALL)

@@ -84,7 +84,7 @@ def test_it_learns_what_colours_do_not_tell_and_describe_takes_its_weights(tmp_p
     summary = json.loads(outcome.stdout)
     assert (summary["network"], summary["values"], summary["classes"], summary["held_out"]) == ("ResNet-10", 64, 2, 4)
     assert summary["accuracy"] == 1.0
-    metadata = json.loads(safetensors.safe_open(out, "pt").metadata()["mmdiff"])
+    metadata = json.loads(safetensors.safe_open(out, "pt").metadata()["mmdiff"])  # type: ignore[no-untyped-call]
     assert metadata["classes"] == ["across", "down"]
     made = mmdiff.open(tmp_path / "store", create=True).describe(base, model=out)
     assert (made["shape"], made["model"]["kind"]) == ([40, 64], "ResNet-10")
