@@ -14,7 +14,7 @@ KERNELS := tests/graph/test_symmetrise.py tests/graph/test_components.py tests/d
 NO_FILES := --deselect tests/formats/test_disk_errors.py::test_file_size_limit_is_a_sentence_and_without_it_the_same_command_continues \
 	--deselect tests/cli/test_resources.py::test_commands_without_their_resources_end_in_a_sentence_and_leave_the_store_intact
 
-.PHONY: demo test test-long coverage check bench bench-scale docs clean
+.PHONY: demo test test-long test-interop coverage check bench bench-scale docs clean
 
 demo: $(READY)
 	$(BIN)/python docs/demo.py
@@ -25,6 +25,12 @@ test: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m tests.long
+
+# Libraries that read our exports. Embedding Atlas would install models of images and text, which its table does not need.
+test-interop: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[interop]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps embedding-atlas==0.26.0
+	$(BIN)/pytest tests/export/test_interop.py
 
 coverage: $(READY)
 	$(BIN)/coverage erase

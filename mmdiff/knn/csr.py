@@ -44,9 +44,7 @@ def csr_of_lists(
     return csr_matrix((entries.values, entries.columns.astype(index), indptr.astype(index)), shape=shape)
 
 
-def entries_of_lists(
-    neighbors: NDArray[Any], distances: NDArray[Any], itself: bool | None = None, first: int = 0
-) -> Entries:
+def entries_of_lists(neighbors: NDArray[Any], distances: NDArray[Any], itself: bool | None = None, first: int = 0) -> Entries:
     """The entries of some rows, of which the first has the number `first`."""
     numbers, values = sorted_lists(neighbors, distances, itself, first)
     given = numbers >= 0
