@@ -1,6 +1,8 @@
-# Everything a new machine needs: Python 3.11, make and git. Each target makes .venv when it is missing or out of date.
-PYTHON ?= python3.11
+# Everything a new machine needs: Python 3.11 or newer, make and git. Each target makes .venv when it is missing or out of date.
+# The Python is found by packaging/find-python; `make PYTHON=python3.13` names another one.
+PYTHON ?=
 VENV := .venv
+OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -10,11 +12,16 @@ export PYTHONDONTWRITEBYTECODE :=
 # Tests of kernels that also run as plain Python, where coverage sees their lines; there, unsigned numbers warn as they wrap.
 KERNELS := tests/graph/test_symmetrise.py tests/graph/test_components.py tests/diffusion/test_diffuse_kernels.py tests/knn/test_knn.py
 
+# What is run with the oldest versions: the public API, every file format, the store, search, diffusion, commands and shells.
+WITH_OLDEST := tests/api/test_sketch.py tests/api/test_row_order.py tests/api/test_notebook.py tests/sources tests/formats/test_arrays.py \
+	tests/formats/test_golden.py tests/formats/test_remote.py tests/knn/test_knn.py tests/diffusion/test_diffusion.py tests/export \
+	tests/report tests/prediction tests/cli/test_showing.py tests/cli/test_completion.py
+
 # Tests of commands that may write no large file, where coverage could not write its own.
 NO_FILES := --deselect tests/formats/test_disk_errors.py::test_file_size_limit_is_a_sentence_and_without_it_the_same_command_continues \
 	--deselect tests/cli/test_resources.py::test_commands_without_their_resources_end_in_a_sentence_and_leave_the_store_intact
 
-.PHONY: demo test test-long test-interop coverage check bench bench-scale docs clean
+.PHONY: demo test test-long test-oldest test-interop coverage check bench bench-scale docs site clean
 
 demo: $(READY)
 	$(BIN)/python docs/demo.py
@@ -31,6 +38,11 @@ test-interop: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[interop]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps embedding-atlas==0.26.0
 	$(BIN)/pytest tests/export/test_interop.py
+
+# The oldest versions that pyproject.toml allows, in an environment and with compiled kernels of their own, without torch.
+# Warnings of old versions are not ours.
+test-oldest: $(OLDEST)/.ready
+	NUMBA_CACHE_DIR=$(OLDEST)/kernels $(OLDEST)/bin/python -m pytest -W default $(WITH_OLDEST) --ignore tests/sources/test_reading_archives.py
 
 coverage: $(READY)
 	$(BIN)/coverage erase
@@ -57,10 +69,21 @@ bench-scale: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
+# The documentation as a site, in site/: open site/index.html; it needs no server and no network.
+site: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+$(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
+	test -x $(OLDEST)/bin/python || { python=$$(packaging/find-python $(PYTHON)) && "$$python" -m venv $(OLDEST); }
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,files,sklearn,report,s3,dask,web]' pytest hypothesis flask flask-cors 'moto[s3]'
+	touch $@
+
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || { python=$$(packaging/find-python $(PYTHON)) && "$$python" -m venv $(VENV); }
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cpu,files,torch,sklearn,report,s3,dask,web]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-store demo-report.html
+	rm -rf $(VENV) $(OLDEST) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-store demo-report.html

@@ -9,7 +9,7 @@ import typer
 
 from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePlace, Threads, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePlace, Threads, complete_score_names, open_store
 
 _PARTS = ("labels", "duplicates", "leaks", "outliers")
 _TITLE_LENGTH = 40
@@ -55,6 +55,7 @@ def command(
         typer.Option(
             metavar="NAME",
             help="The scores whose method judges labels, and whose accuracy is shown without leaks: `scores/NAME`.",
+            autocompletion=complete_score_names,
         ),
     ] = "diffusion",
     memory: Memory = "8G",

@@ -101,6 +101,7 @@ def _folder(facts: Facts) -> str:
 
 
 _WORDS: dict[str, Callable[[Facts], str]] = {
+    "mmdiff": lambda facts: f"{facts['version']} (commit {facts['commit']})" if facts["commit"] else facts["version"],
     "python": lambda facts: f"{facts['version']} on {facts['system']}",
     "faiss": _faiss,
     "cores": _cores,

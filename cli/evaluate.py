@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePlace, Threads, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Dask, Memory, StorePlace, Threads, complete_scores, open_store
 from mmdiff.text import printable
 
 _TITLE_LENGTH = 24
@@ -18,7 +18,12 @@ _TITLE_LENGTH = 24
 def command(
     scores: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCORES", help="E.g. `scores/diffusion`. Default: all of the store.", show_default=False),
+        typer.Argument(
+            metavar="SCORES",
+            help="E.g. `scores/diffusion`. Default: all of the store.",
+            show_default=False,
+            autocompletion=complete_scores,
+        ),
     ] = None,
     top: Annotated[
         list[int] | None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, complete_score_names, open_store
 from mmdiff.text import printable
 
 Images = Annotated[
@@ -32,7 +32,9 @@ def command(
         str | None,
         typer.Option("--class", metavar="NAME", help="A class, by name or number.", show_default="the true and the predicted"),
     ] = None,
-    scores: Annotated[str, typer.Option("--scores", metavar="NAME", help="The diffusion to explain.")] = "diffusion",
+    scores: Annotated[
+        str, typer.Option("--scores", metavar="NAME", help="The diffusion to explain.", autocompletion=complete_score_names)
+    ] = "diffusion",
     labels: Annotated[
         str | None,
         typer.Option(

@@ -11,7 +11,7 @@ import typer
 from mmdiff import text
 from mmdiff.cli import show
 from mmdiff.cli.errors import INTERRUPTED, fail
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, complete_artifacts, open_store
 
 
 class Order(StrEnum):
@@ -34,7 +34,13 @@ class Format(StrEnum):
 
 def command(
     artifact: Annotated[
-        str, typer.Argument(metavar="ARTIFACT", help="The artifact, e.g. `descriptors/background`.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="ARTIFACT",
+            help="The artifact, e.g. `descriptors/background`.",
+            show_default=False,
+            autocompletion=complete_artifacts,
+        ),
     ],
     file: Annotated[
         Path,

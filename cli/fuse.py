@@ -8,12 +8,16 @@ import typer
 
 from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, complete_scores, open_store
 
 
 def command(
-    first: Annotated[str, typer.Argument(metavar="A", help="The scores that --weight belongs to.")] = "scores/logreg",
-    second: Annotated[str, typer.Argument(metavar="B", help="The other scores.")] = "scores/diffusion",
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="The scores that --weight belongs to.", autocompletion=complete_scores)
+    ] = "scores/logreg",
+    second: Annotated[
+        str, typer.Argument(metavar="B", help="The other scores.", autocompletion=complete_scores)
+    ] = "scores/diffusion",
     weight: Annotated[float | None, typer.Option(help="0 is B alone, 1 is A alone. Default: 0.5.", show_default=False)] = None,
     tune: Annotated[
         bool,

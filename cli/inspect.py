@@ -8,7 +8,7 @@ import typer
 
 from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, complete_artifacts, open_store
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,7 +18,12 @@ _VALUES_SHOWN = 6
 
 def command(
     artifact: Annotated[
-        str | None, typer.Argument(help="Only this artifact, in detail, e.g. `descriptors/background`.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Only this artifact, in detail, e.g. `descriptors/background`.",
+            show_default=False,
+            autocompletion=complete_artifacts,
+        ),
     ] = None,
     rows: Annotated[
         str | None, typer.Option(metavar="A:B", help="Show rows A to B-1 of the artifact.", show_default=False)

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mmdiff.errors import MmdiffError
+
 if TYPE_CHECKING:
     from mmdiff import Store
+
+DEFAULT_STORE = "mmdiff-store"
+
+
+def complete_artifacts(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The artifacts of the store of the command line, for completion in a shell; of a remote store none."""
+    import mmdiff
+
+    place = ctx.params.get("store") or os.environ.get("MMDIFF_STORE", DEFAULT_STORE)
+    if "://" in place:
+        return []
+    try:
+        names = mmdiff.open(place).names()
+    # A shell that completes a word shows no errors.
+    except (MmdiffError, OSError):
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_scores(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The scores of the store, as `scores/NAME`."""
+    return [name for name in complete_artifacts(ctx, incomplete) if name.startswith("scores/")]
+
+
+def complete_score_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The scores of the store, as `NAME`."""
+    return [name.removeprefix("scores/") for name in complete_artifacts(ctx, f"scores/{incomplete}")]
+
 
 StorePlace = Annotated[
     str,
@@ -21,7 +52,6 @@ StorePlace = Annotated[
         show_default=True,
     ),
 ]
-DEFAULT_STORE = "mmdiff-store"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 

@@ -10,7 +10,7 @@ import typer
 from mmdiff import text
 from mmdiff.cli import show
 from mmdiff.cli.errors import INTERRUPTED, fail
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePlace, Threads, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, Memory, StorePlace, Threads, complete_score_names, open_store
 from mmdiff.errors import BadOption, Parameter
 
 
@@ -34,7 +34,10 @@ def command(
     min_confidence: Annotated[
         float, typer.Option(metavar="P", help="Leave predictions with less confidence, 0 to 1, unlabelled.")
     ] = 0.0,
-    scores: Annotated[str, typer.Option(metavar="NAME", help="The scores to predict from: `scores/NAME`.")] = "diffusion",
+    scores: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The scores to predict from: `scores/NAME`.", autocompletion=complete_score_names),
+    ] = "diffusion",
     rows: Annotated[Rows, typer.Option(help="Predict the rows of the collection, the test points, or both.")] = Rows.all,
     memory: Memory = "8G",
     threads: Threads = None,

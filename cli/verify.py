@@ -8,14 +8,17 @@ import typer
 
 from mmdiff import text
 from mmdiff.cli import show
-from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, open_store
+from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, complete_artifacts, open_store
 
 DAMAGED = 1
 
 
 def command(
     artifact: Annotated[
-        str | None, typer.Argument(help="Only this artifact, e.g. `descriptors/background`.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Only this artifact, e.g. `descriptors/background`.", show_default=False, autocompletion=complete_artifacts
+        ),
     ] = None,
     store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,

@@ -1,4 +1,4 @@
-"""Generates documentation: commands.md, python.md, benchmarks.md with plots, inspect.svg, the README's table.
+"""Generates documentation: commands.md, python.md, errors.md, benchmarks.md, plots, pictures, example.ipynb, tables of pages.
 
 .venv/bin/python docs/generate.py
 """
@@ -69,8 +69,9 @@ def python_page() -> str:
 
 
 def _methods(value: type) -> list[str]:
-    """The public methods of a class, those that make things first, in the order of their definition."""
-    found = [name for base in value.__mro__ for name in vars(base) if not name.startswith("_")]
+    """The public methods that we define of a class, those that make things first, in the order of their definition."""
+    bases = [base for base in value.__mro__ if base.__module__.partition(".")[0] == "mmdiff"]
+    found = [name for base in bases for name in vars(base) if not name.startswith("_")]
     routines = (classmethod, staticmethod, FunctionType)
     return [name for name in dict.fromkeys(found) if isinstance(inspect.getattr_static(value, name), routines)]
 
@@ -99,8 +100,14 @@ def results() -> dict[str, Any]:
 
 def pages() -> ModuleType:
     """The module `benchmarks_page` beside this one."""
-    sys.path.insert(0, str(DOCS))
-    return importlib.import_module("benchmarks_page")
+    return beside("benchmarks_page")
+
+
+def beside(name: str) -> ModuleType:
+    """A module in the folder of this one."""
+    if str(DOCS) not in sys.path:
+        sys.path.insert(0, str(DOCS))
+    return importlib.import_module(name)
 
 
 def readme(text: str) -> str:
@@ -131,6 +138,12 @@ def testing(text: str) -> str:
             rf"(?s)(<!-- {mark} -->\n).*(<!-- /{mark} -->)", lambda found, c=content: f"{found[1]}{c}\n{found[2]}", text
         )
     return text
+
+
+def comparison(text: str) -> str:
+    """The page on scikit-learn with the tables of the last comparison."""
+    comparing = beside("comparing_sklearn")
+    return cast(str, comparing.page(text, json.loads(comparing.RESULT.read_text())))
 
 
 def _cost_of_checking() -> list[str]:
@@ -182,7 +195,8 @@ def _one_element_per_cell(svg: str) -> str:
             for cell in cells
         )
 
-    return _RUN.sub(split, svg)
+    # The fonts of a viewer will do; the picture asks for nothing from elsewhere.
+    return _RUN.sub(split, re.sub(r"\s*@font-face \{[^}]*\}", "", svg))
 
 
 def _help(name: str) -> str:
@@ -224,8 +238,15 @@ def main() -> None:
     (DOCS / "commands.md").write_text(commands_page())
     (DOCS / "python.md").write_text(python_page())
     (DOCS / "inspect.svg").write_text(picture())
+    beside("example_notebook").refresh()
     (DOCS / "benchmarks.md").write_text(pages().page(results()))
     pages().plots(results(), DOCS)
+    (DOCS / "errors.md").write_text(beside("errors_page").page())
+    (DOCS / "spreading.svg").write_text(beside("spreading_picture").picture())
+    figures = beside("concept_figures")
+    figures.plots(DOCS)
+    for name in ("concepts.md", "choosing.md"):
+        (DOCS / name).write_text(figures.updated((DOCS / name).read_text()))
     (DOCS / "testing.md").write_text(testing((DOCS / "testing.md").read_text()))
     (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 

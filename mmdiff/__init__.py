@@ -12,25 +12,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmdiff import errors, text
+    from mmdiff import errors, sklearn, text
     from mmdiff.arrays import Graph, diffuse, evaluate, knn_graph
+    from mmdiff.commit import COMMIT as __commit__  # noqa: N811
+    from mmdiff.describers import train_describer
     from mmdiff.diffusion.options import DiffusionOptions
     from mmdiff.results import Scores
+    from mmdiff.sklearn import KNNTransformer, LabelDiffusion
     from mmdiff.store import Store
     from mmdiff.store import open_store as open  # noqa: A004
 
 __all__ = [
     "DiffusionOptions",
     "Graph",
+    "KNNTransformer",
+    "LabelDiffusion",
     "Scores",
     "Store",
+    "__commit__",
     "__version__",
     "diffuse",
     "errors",
     "evaluate",
     "knn_graph",
     "open",
+    "sklearn",
     "text",
+    "train_describer",
 ]
 __version__ = "0.1.0"
 
@@ -38,14 +46,19 @@ __version__ = "0.1.0"
 _HOMES = {
     "DiffusionOptions": "diffusion.options.DiffusionOptions",
     "Graph": "arrays.Graph",
+    "KNNTransformer": "sklearn.KNNTransformer",
+    "LabelDiffusion": "sklearn.LabelDiffusion",
     "Scores": "results.Scores",
     "Store": "store.Store",
+    "__commit__": "commit.COMMIT",
     "diffuse": "arrays.diffuse",
     "errors": "errors",
     "evaluate": "arrays.evaluate",
     "knn_graph": "arrays.knn_graph",
     "open": "store.open_store",
+    "sklearn": "sklearn",
     "text": "text",
+    "train_describer": "describers.train_describer",
 }
 
 

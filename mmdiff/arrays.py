@@ -151,6 +151,11 @@ class Graph:
         kind = "value-free" if weights is None else f"{weights.dtype} weights"
         return f"Graph({self.nodes:,} nodes, {self.edges:,} edges, {kind})"
 
+    def _repr_html_(self) -> str:
+        from mmdiff.notebook import graph_html
+
+        return graph_html(self)
+
 
 def knn_graph(
     X: Any,

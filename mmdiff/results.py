@@ -29,6 +29,11 @@ class Summary(dict[str, Any]):
     def __str__(self) -> str:
         return "\n".join(_lines(self, ""))
 
+    def _repr_html_(self) -> str:
+        from mmdiff.notebook import summary_html
+
+        return summary_html(self)
+
 
 def _lines(value: dict[str, Any], indent: str) -> list[str]:
     lines = []
@@ -181,6 +186,11 @@ class Scores:
         kept = f", iterations {', '.join(map(str, self.iterations))}" if self.iterations else ""
         return f"Scores({name}{len(self.scores):,} rows, {len(self.classes):,} classes{kept})"
 
+    def _repr_html_(self) -> str:
+        from mmdiff.notebook import scores_html
+
+        return scores_html(self)
+
 
 def class_titles(classes: Classes) -> NDArray[Any]:
     """The names of classes, or their numbers where they have none."""
@@ -211,6 +221,11 @@ class Evaluation(Summary):
                 title = f"{found['artifact']}{iteration}, {_points(found)}"
                 lines += _accuracy_lines(step["all"] or {}, title)
         return "\n".join([*lines, *self["notes"]])
+
+    def _repr_html_(self) -> str:
+        from mmdiff.notebook import evaluation_html
+
+        return evaluation_html(self)
 
 
 def _points(found: dict[str, Any]) -> str:

@@ -71,6 +71,11 @@ class StoreReader:
     def __repr__(self) -> str:
         return f"Store({str(self._place)!r}, {', '.join(self.names()) or 'no artifacts yet'})"
 
+    def _repr_html_(self) -> str:
+        from mmdiff.notebook import store_html
+
+        return store_html(self)
+
     def inspect(self, artifact: str | None = None, *, rows: str | None = None) -> Summary:
         """Describes the store, or one artifact in detail: its content, its origin, and whether it is stale.
 

@@ -54,14 +54,25 @@ def open_parquet(file: RawFile, metadata: Any = None) -> Iterator[Any]:
         yield opened
 
 
+# The dtypes of arrow's types of numbers.
+_DTYPES = {
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{"halffloat": "float16", "float": "float32", "double": "float64"},
+}
+
+
 def value_dtype(kind: Any) -> np.dtype[Any] | None:
     """The dtype of the values of an arrow list type; None for other types."""
     kind = getattr(kind, "storage_type", kind)
     if not hasattr(kind, "value_field"):
         return None
+    name = str(kind.value_type)
+    if name in _DTYPES:
+        return np.dtype(_DTYPES[name])
     try:
         dtype: np.dtype[Any] = np.dtype(kind.value_type.to_pandas_dtype())
-    except (NotImplementedError, TypeError):
+    # Old versions of pyarrow ask pandas, which may be absent.
+    except (NotImplementedError, TypeError, ImportError):
         return None
     return dtype
 

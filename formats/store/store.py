@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import FILE, FOLDER, BadOption, Corrupt, Damaged, DiskError, Missing, Parameter, call, did_you_mean
 from mmdiff.formats.storage.arrays import ArraySpec
+from mmdiff.formats.storage.disk_errors import explained
 from mmdiff.formats.storage.mapped_array import MappedArray
 from mmdiff.formats.storage.mapping import Origin, map_chunks, touch_all
 from mmdiff.formats.storage.strings import Strings
@@ -146,7 +147,7 @@ class Artifact:
                 except Corrupt as error:
                     raise Corrupt(f"{self.name}, array {array}: ", *error.parts, f" {self.remedy}") from None
                 try:
-                    identities.append(identity_of(os.fstat(descriptor)))
+                    identities.append(_identity(descriptor, files[chunk]))
                     if was_checked(files[chunk], identities[chunk], crc):
                         checked.add(chunk)
                         note_use(files[chunk], identities[chunk])
@@ -169,9 +170,12 @@ class Artifact:
 
         def open_again(chunk: int) -> int:
             descriptor = open_chunk(folder, entry.spec, chunk, entry.crcs[chunk])
-            if identity_of(os.fstat(descriptor)) != identities[chunk]:
+            try:
+                if _identity(descriptor, files[chunk]) != identities[chunk]:
+                    raise Corrupt(f"{files[chunk]}: not the file that was mapped. {self.remedy}")
+            except BaseException:
                 os.close(descriptor)
-                raise Corrupt(f"{files[chunk]}: not the file that was mapped. {self.remedy}")
+                raise
             return descriptor
 
         return map_chunks(entry.spec, opened(), open_again, origin)
@@ -224,6 +228,11 @@ class Artifact:
             raise Corrupt(f"{self.name}, array {array}: zarr.json is not what the manifest says. {self.remedy}")
 
 
+def _identity(descriptor: int, file: Path) -> Identity:
+    with explained(file, "read the file"):
+        return identity_of(os.fstat(descriptor))
+
+
 @lru_cache(maxsize=4096)
 def _array_json(spec: ArraySpec) -> bytes:
     """The zarr.json of an array, which every stage compares each time that it opens an artifact."""
@@ -240,21 +249,22 @@ class Store:
     def open(cls, path: Path) -> Store:
         """The store at a path; its first run may still be in progress."""
         marker = path / "zarr.json"
-        # The marker is made before the objects and removed after them: without it, a store has none, before and after a look.
-        has_objects = (path / "objects").is_dir()
-        if not marker.exists():
-            if has_objects and (path / "objects").is_dir():
-                remedy = f"Write this into it: {STORE_JSON.decode()}"
-                raise Corrupt(f"{path}: a store that has lost its {marker.name}. {remedy}")
-            if (path / "work").is_dir():
-                return cls(path)
-            raise Missing(
-                f"{path}: no store here. Make one with ",
-                call("add", FILE, role="background"),
-                ", or name yours with ",
-                Parameter("store", FOLDER),
-                ".",
-            )
+        with explained(path, "open the store"):
+            # The marker is made before the objects and removed after them: without it, there are none before and after a look.
+            has_objects = (path / "objects").is_dir()
+            if not marker.exists():
+                if has_objects and (path / "objects").is_dir():
+                    remedy = f"Write this into it: {STORE_JSON.decode()}"
+                    raise Corrupt(f"{path}: a store that has lost its {marker.name}. {remedy}")
+                if (path / "work").is_dir():
+                    return cls(path)
+                raise Missing(
+                    f"{path}: no store here. Make one with ",
+                    call("add", FILE, role="background"),
+                    ", or name yours with ",
+                    Parameter("store", FOLDER),
+                    ".",
+                )
         check_mark(read_file(marker, str(path), path), str(path))
         return cls(path)
 

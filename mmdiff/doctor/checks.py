@@ -17,6 +17,7 @@ from importlib.metadata import distributions, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from mmdiff.commit import COMMIT
 from mmdiff.formats.storage.arrays import CHUNK_BYTES, PAGE_BYTES
 from mmdiff.formats.storage.crc import in_hardware
 from mmdiff.formats.store.manifest import Json
@@ -55,7 +56,9 @@ PURPOSES = {
     "dask": "more than one process or machine",
     "s3": "stores on S3",
     "report": "thumbnails in reports, pictures on the page of a store",
-    "sklearn": "comparisons with scikit-learn",
+    "images": "describing images with a network, training one",
+    "networks": "networks of timm, open_clip and transformers by name",
+    "sklearn": "estimators for scikit-learn",
     "web": "the page of a store in a browser",
 }
 # Extras that developers install, and the one that is all others.
@@ -68,7 +71,7 @@ _NAME = re.compile(r"[\w.-]+")
 def check_software() -> Iterator[Check]:
     """Versions, then extras."""
     installed = installed_distributions()
-    yield Check("software", "mmdiff", {"version": version("mmdiff")})
+    yield Check("software", "mmdiff", {"version": version("mmdiff"), "commit": COMMIT})
     yield Check("software", "python", {"version": platform.python_version(), "system": platform.platform(terse=True)})
     for name in _BASE:
         yield Check("software", name, {"version": installed.get(name)})

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -51,9 +51,14 @@ class Run:
             "peak_memory": self._memory.bytes,
             "host": platform.node(),
             "cores": len(os.sched_getaffinity(0)),
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},
+            "versions": {"python": platform.python_version(), **{name: _version(name) for name in _VERSIONS}},
             **self.entries,
         }
+
+
+@cache
+def _version(package: str) -> str:
+    return version(package)
 
 
 @dataclass(frozen=True)

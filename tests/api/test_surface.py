@@ -19,15 +19,18 @@ import mmdiff
 from tests.support.paths import ROOT
 
 NAMES = [
-    *("DiffusionOptions", "Graph", "Scores", "Store", "__version__"),
-    *("diffuse", "errors", "evaluate", "knn_graph", "open", "text"),
+    *("DiffusionOptions", "Graph", "KNNTransformer", "LabelDiffusion", "Scores", "Store", "__commit__", "__version__"),
+    *("diffuse", "errors", "evaluate", "knn_graph", "open", "sklearn", "text", "train_describer"),
 ]
 MODULES = (
     "arrays",
+    "describers",
     "diffusion.options",
     "errors",
     "results",
+    "sklearn",
     "store",
+    "store_describing",
     "store_labelling",
     "store_reading",
     "store_scoring",
@@ -43,6 +46,9 @@ def public_callables() -> Iterator[tuple[str, Any]]:
             yield name, value
             for method in dir(value):
                 found = inspect.getattr_static(value, method)
+                # Estimators have methods of scikit-learn too, which documents them.
+                if str(getattr(found, "__module__", "")).startswith("sklearn"):
+                    continue
                 if not method.startswith("_") and isinstance(found, (classmethod, type(lambda: 0))):
                     yield f"{name}.{method}", getattr(value, method)
         elif callable(value):

@@ -125,11 +125,6 @@ def _read(descriptor: int) -> Iterator[bytes]:
         yield data
 
 
-def test_version_and_completion() -> None:
-    assert CliRunner().invoke(app, ["--version"]).stdout == f"mmdiff {mmdiff.__version__}\n"
-    assert "--install-completion" in CliRunner().invoke(app, ["--help"]).stdout
-
-
 def test_without_a_terminal_long_work_prints_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

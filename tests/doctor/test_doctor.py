@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import mmdiff
 from mmdiff.cli import app
 from mmdiff.cli.doctor import show_checks
 from mmdiff.doctor import checks as machine
@@ -61,10 +62,23 @@ def test_json_has_what_a_bug_report_needs(tmp_path: Path) -> None:
     document = json.loads(run(tmp_path, "--json").stdout)
     assert set(document) == {"verdict", "software", "extras", "machine", "store"}
     assert set(document["software"]) == {"mmdiff", "python", "numpy", "scipy", "numba", "zarr", "faiss", "torch"}
-    assert set(document["extras"]) == {"cpu", "gpu", "torch", "files", "dask", "s3", "report", "sklearn", "web"}
+    assert set(document["extras"]) == {
+        "cpu",
+        "gpu",
+        "torch",
+        "files",
+        "dask",
+        "s3",
+        "report",
+        "images",
+        "networks",
+        "sklearn",
+        "web",
+    }
     assert set(document["machine"]) >= {"cores", "memory", "gpus", "crc32c", "page_size"}
     assert set(document["store"]) >= {"folder", "free_space", "speed"}
     assert document["store"]["speed"]["read_bytes_per_second"] > 0
+    assert document["software"]["mmdiff"]["commit"] == mmdiff.__commit__
     assert document["software"]["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
     checks = [check for group, checks in document.items() if group != "verdict" for check in checks.values()]
     assert {check["verdict"] for check in checks} <= {"ok", "worth knowing", "problem"}

@@ -32,10 +32,26 @@ def failing(*_: Any) -> Any:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_chunk_that_a_failing_disk_does_not_read_names_the_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pread", failing)
     with pytest.raises(DiskError, match=r"vectors/c\.0\.0: cannot read the file \(Input/output error\).* check the disk"):
         store.open_artifact(SEEDS).array("vectors")
+
+
+def test_store_whose_folder_a_failing_disk_does_not_read_names_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = os.stat
+
+    def refusing(path: Any, **more: Any) -> os.stat_result:
+        return failing() if str(path).startswith(str(store.path)) else status(path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refusing)
+        with pytest.raises(DiskError, match=r"store: cannot open the store \(Input/output error\).* check the disk"):
+            Store.open(store.path)
 
 
 READ_REFUSALS = {
@@ -126,6 +142,32 @@ def test_mapped_chunk_is_checked_in_the_map_where_its_file_cannot_be_read(
     mapped = store.open_artifact(SEEDS).mapped("vectors")
     refuse_to_read_chunks(monkeypatch, errno.EINVAL)
     assert mapping.touch(mapped, 0, 1)
+
+
+@pytest.mark.parametrize("when", ["mapped", "touched"])
+def test_chunk_whose_status_cannot_be_read_is_named_or_checked_in_the_map_and_not_left_open(
+    store: Store, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    artifact, status = store.open_artifact(SEEDS), os.fstat
+    values = artifact.mapped("vectors") if when == "touched" else None
+    before, opened = open_files(), []
+
+    def at_first_only(descriptor: int) -> os.stat_result:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "c.0.0":
+            opened.append(descriptor)
+            if len(opened) == 2:
+                failing()
+        return status(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", at_first_only)
+        if values is None:
+            with pytest.raises(DiskError, match=r"vectors/c\.0\.0: cannot read the file \(Input/output error\)"):
+                artifact.mapped("vectors")
+        else:
+            assert mapping.touch(values, 0, 1)
+    assert len(opened) == 2
+    assert open_files() == before
 
 
 @pytest.mark.parametrize(

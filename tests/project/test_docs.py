@@ -1,4 +1,4 @@
-"""The documentation is executed: its commands run, its generated parts are what the program says now."""
+"""The documentation is executed: its code runs, its generated parts are what the program says now, its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
-from tests.support.paths import ROOT
+from tests.support.blocks import blocks_of
+from tests.support.paths import DOCS, ROOT, SAMPLE
 
 README = (ROOT / "README.md").read_text()
+PAGES = sorted(DOCS.glob("*.md"))
+# Blocks of this page are signatures, and the examples of docstrings, which tests/api runs.
+GENERATED = "python.md"
 
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,39 +35,57 @@ def generate() -> ModuleType:
     return module
 
 
-def test_the_code_of_the_readme_runs(tmp_path: Path) -> None:
-    for file in (ROOT / "tests" / "sample").iterdir():
-        shutil.copy(file, tmp_path)
-    blocks = blocks_of(README)
-    assert [language for language, _ in blocks] == ["python", "python", "sh", "sh"]
-    run(blocks, tmp_path)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that pages speak of: the sample, the table of the tutorial, and two arrays."""
+    folder = tmp_path_factory.mktemp("files")
+    for file in SAMPLE.iterdir():
+        shutil.copy(file, folder)
+    table = blocks_of((DOCS / "tutorial.md").read_text())[0]
+    subprocess.run([sys.executable, "-c", table.code], cwd=folder, check=True)
+    rows = np.concatenate([np.load(folder / "test.npy"), np.load(folder / "seeds.npy")])
+    labels = np.concatenate([np.load(folder / "test_labels.npy"), np.load(folder / "seed_labels.npy")])
+    np.save(folder / "embeddings.npy", rows)
+    np.save(folder / "labels.npy", np.where(np.arange(len(rows)) % 3 == 0, labels, -1))
+    return folder
 
 
-def blocks_of(page: str) -> list[tuple[str, str]]:
-    """The language and code of the blocks that a page promises to run."""
-    return re.findall(r"(?s)<!-- runs -->\n```(\w+)\n(.*?)```", page)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *(page for page in PAGES if page.name != GENERATED)], ids=lambda page: page.name
+)
+def test_the_code_of_the_pages_runs(page: Path, files: Path, tmp_path: Path) -> None:
+    code = [block for block in blocks_of(page.read_text()) if block.language]
+    assert {block.language for block in code} <= {"python", "sh", "toml"}
+    if all(block.reason for block in code):
+        return
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.support.blocks", str(page)]
+    outcome = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
 
 
-def run(blocks: Sequence[tuple[str, str]], folder: Path) -> None:
-    """Runs blocks one after the other, as a reader would."""
-    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    for language, code in blocks:
-        command = ["bash", "-euc", code] if language == "sh" else [sys.executable, "-c", code]
-        outcome = subprocess.run(command, cwd=folder, env={"PATH": path}, capture_output=True, text=True, check=False)
-        assert outcome.returncode == 0, outcome.stderr
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
+def test_code_is_marked_as_code(page: Path) -> None:
+    for block in blocks_of(page.read_text()):
+        if not block.language and page.name not in ("commands.md", "CONTRIBUTING.md"):
+            assert not re.match(r"(mmdiff|pip|python|make|import|from) ", block.code), f"{page.name}: {block.code}"
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
-def test_the_code_of_the_pages_runs(page: Path, tmp_path: Path) -> None:
-    run(blocks_of(page.read_text()), tmp_path)
+def test_the_readme_has_at_most_150_lines() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_command_reference_is_what_the_program_says(generate: ModuleType) -> None:
-    assert (ROOT / "docs" / "commands.md").read_text() == generate.commands_page(), "run `make docs`"
+    assert (DOCS / "commands.md").read_text() == generate.commands_page(), "run `make docs`"
 
 
 def test_the_python_reference_is_what_the_docstrings_say(generate: ModuleType) -> None:
-    assert (ROOT / "docs" / "python.md").read_text() == generate.python_page(), "run `make docs`"
+    assert (DOCS / "python.md").read_text() == generate.python_page(), "run `make docs`"
+
+
+def test_the_page_of_errors_is_the_tree(generate: ModuleType) -> None:
+    assert (DOCS / "errors.md").read_text() == generate.beside("errors_page").page(), "run `make docs`"
 
 
 def test_the_table_of_the_readme_is_that_of_the_last_benchmark(generate: ModuleType) -> None:
@@ -69,22 +94,77 @@ def test_the_table_of_the_readme_is_that_of_the_last_benchmark(generate: ModuleT
 
 def test_the_page_of_benchmarks_is_that_of_the_last_ones(generate: ModuleType) -> None:
     page = generate.pages().page(generate.results())
-    assert (ROOT / "docs" / "benchmarks.md").read_text() == page, "run `make docs`"
+    assert (DOCS / "benchmarks.md").read_text() == page, "run `make docs`"
+
+
+@pytest.mark.parametrize("name", ["concepts.md", "choosing.md"])
+def test_the_tables_of_concepts_are_those_of_the_experiments(generate: ModuleType, name: str) -> None:
+    page = (DOCS / name).read_text()
+    assert generate.beside("concept_figures").updated(page) == page, "run `make docs`"
 
 
 def test_the_figures_of_campaigns_are_those_of_the_last_run(generate: ModuleType) -> None:
-    page = (ROOT / "docs" / "testing.md").read_text()
+    page = (DOCS / "testing.md").read_text()
     assert generate.testing(page) == page, "run `make docs`"
 
 
-def test_every_link_to_a_file_leads_somewhere() -> None:
-    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_every_link_leads_to_a_file_and_a_heading_that_are_there() -> None:
+    for page in (*ROOT.glob("*.md"), *PAGES):
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", _without_code(page.read_text())):
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name} links to {target}"
+            if anchor:
+                assert anchor in set(_anchors(file.read_text())), f"{page.name} links to {target}#{anchor}"
+
+
+def _without_code(page: str) -> str:
+    return re.sub(r"(?ms)^```.*?^```$|`[^`\n]*`", "", page)
+
+
+def _anchors(page: str) -> Iterator[str]:
+    """The anchors that headings get, on the site as elsewhere: words in lower case, with hyphens between them."""
+    for heading in re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?ms)^```.*?^```$", "", page)):
+        yield re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    nav = list(_leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    of_the_root = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+    assert sorted(nav) == sorted([*(page.name for page in PAGES), *of_the_root])
+
+
+def _leaves(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for below in nav.values() if isinstance(nav, dict) else nav:
+            yield from _leaves(below)
+
+
+def test_the_site_asks_for_nothing_from_elsewhere() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert config["strict"] is True
+    assert config["use_directory_urls"] is False
+    assert config["theme"]["font"] is False
+    assert "offline" in config["plugins"]
+    own = [*config["extra_css"], *config["extra"]["polyfills"]]
+    assert all((DOCS / name).is_file() for name in own)
+    for picture in DOCS.glob("*.svg"):
+        assert not re.search(r"url\(\W?https?:|href=\"https?:", picture.read_text()), picture.name
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs-material is not installed; `make site` installs it")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}
+    outcome = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    for page in (tmp_path / "site").glob("*.html"):
+        assert not re.search(r'<(script|link|img)[^>]*(src|href)="?https?:', page.read_text()), page.name
 
 
 def test_every_command_is_in_the_reference() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text()
+    page = (DOCS / "commands.md").read_text()
     files = {path.stem for path in (ROOT / "cli").glob("*.py")} - {"__init__", "errors", "generated", "options", "show"}
     for command in files:
         assert f"## `mmdiff {'import' if command == 'importing' else command.replace('_', '-')}`" in page

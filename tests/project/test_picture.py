@@ -1,4 +1,4 @@
-"""The picture at the top of the README: every row of the table in `docs/inspect.svg` is one line."""
+"""Pictures: every row of the table in `docs/inspect.svg` is one line, and `docs/spreading.svg` shows what mmdiff computes."""
 
 from __future__ import annotations
 
@@ -66,3 +66,12 @@ def test_the_picture_is_not_wider_than_it_can_be_read() -> None:
 
 def test_a_new_picture_is_not_torn_either(generate: ModuleType) -> None:
     check_table(generate.picture())
+
+
+def test_the_picture_of_the_readme_shows_what_mmdiff_computes(generate: ModuleType) -> None:
+    module = generate.beside("spreading_picture")
+    found = module.spread()
+    assert (found.labels >= 0).sum() == module.LABELS
+    assert 0.3 < found.reached(module.SOME) < 0.7
+    assert found.reached(module.MANY) == found.right(module.MANY) == 1
+    assert (DOCS / "spreading.svg").read_text() == module.picture(found), "run `make docs`"
