@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import os
+import subprocess
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +16,12 @@ import pytest
 import scipy.sparse
 
 import mmdiff
-from tests.project.test_docs import blocks_of, run
-from tests.support.paths import ROOT
+from tests.support.blocks import blocks_of
+from tests.support.paths import DOCS, ROOT
 
-PAGE = (ROOT / "docs" / "other-tools.md").read_text()
-BLOCKS = dict(re.findall(r"(?s)<!-- runs with (\w+) -->\n```python\n(.*?)```", PAGE))
+PAGE = (DOCS / "other-tools.md").read_text()
+REASONS = {(block.reason or "").removeprefix("with "): block for block in blocks_of(PAGE) if block.language == "python"}
+BLOCKS = {library: block.code for library, block in REASONS.items() if library}
 ROWS, K = 300, 15
 
 # Warnings of these libraries are theirs.
@@ -35,15 +38,23 @@ def needs(*libraries: str) -> pytest.MarkDecorator:
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a reader of the page."""
     folder = tmp_path_factory.mktemp("page")
-    run(blocks_of(PAGE)[:2], folder)
+    (folder / "page.md").write_text(PAGE.split("## scikit-learn")[0])
+    run(["-m", "tests.support.blocks", "page.md"], folder)
     return folder
+
+
+def run(arguments: list[str], folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", *arguments]
+    outcome = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=needs(name, *(["datasets"] * (name == "cleanlab")))) for name in BLOCKS]
 )
 def test_the_blocks_of_the_page_run(name: str, example: Path) -> None:
-    run([("python", BLOCKS[name])], example)
+    run(["-c", BLOCKS[name]], example)
 
 
 @pytest.fixture(scope="module")
