@@ -26,7 +26,7 @@ NOT_WITH_OLDEST := --ignore tests/sources/test_reading_archives.py -k "not regre
 NO_FILES := --deselect tests/formats/test_disk_errors.py::test_file_size_limit_is_a_sentence_and_without_it_the_same_command_continues \
 	--deselect tests/cli/test_resources.py::test_commands_without_their_resources_end_in_a_sentence_and_leave_the_store_intact
 
-.PHONY: demo test test-long test-oldest coverage check bench bench-scale docs site clean
+.PHONY: demo test test-long test-oldest test-interop coverage check bench bench-scale docs site clean
 
 demo: $(READY)
 	$(BIN)/python docs/demo.py
@@ -37,6 +37,12 @@ test: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m tests.long
+
+# Libraries that read our exports. Embedding Atlas would install models of images and text, which its table does not need.
+test-interop: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[interop]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps embedding-atlas==0.26.0
+	$(BIN)/pytest tests/export/test_interop.py
 
 # The oldest versions that pyproject.toml allows, in an environment and with compiled kernels of their own, without torch.
 # Warnings of old versions are not ours.

@@ -23,8 +23,8 @@ RECIPE: dict[str, Any] = yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").re
 DOCKERFILES = ("Dockerfile", "Dockerfile.gpu")
 
 # Extras that are tested with the newest versions only, and those that make no sense together with others.
-NOT_WITH_OLDEST = {"gpu", "torch", "bench", "dev", "site", "all"}
-FOR_DEVELOPERS = {"bench", "dev", "site"}
+NOT_WITH_OLDEST = {"gpu", "torch", "bench", "dev", "interop", "site", "all"}
+FOR_DEVELOPERS = {"bench", "dev", "interop", "site"}
 CONDA_NAMES = {"google-crc32c": "python-google-crc32c", "torch": "pytorch", "dask": "dask-core"}
 
 
