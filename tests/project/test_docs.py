@@ -108,6 +108,11 @@ def test_the_figures_of_campaigns_are_those_of_the_last_run(generate: ModuleType
     assert generate.testing(page) == page, "run `make docs`"
 
 
+def test_the_comparison_with_scikit_learn_is_the_last_one(generate: ModuleType) -> None:
+    page = (ROOT / "docs" / "sklearn.md").read_text()
+    assert generate.comparison(page) == page, "run `make docs`"
+
+
 def test_every_link_leads_to_a_file_and_a_heading_that_are_there() -> None:
     for page in (*ROOT.glob("*.md"), *PAGES):
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", _without_code(page.read_text())):
