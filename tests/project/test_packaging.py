@@ -23,9 +23,14 @@ RECIPE: dict[str, Any] = yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").re
 DOCKERFILES = ("Dockerfile", "Dockerfile.gpu")
 
 # Extras that are tested with the newest versions only, and those that make no sense together with others.
-NOT_WITH_OLDEST = {"gpu", "torch", "bench", "dev", "site", "all"}
+NOT_WITH_OLDEST = {"gpu", "torch", "images", "networks", "bench", "dev", "site", "all"}
 FOR_DEVELOPERS = {"bench", "dev", "site"}
-CONDA_NAMES = {"google-crc32c": "python-google-crc32c", "torch": "pytorch", "dask": "dask-core"}
+CONDA_NAMES = {
+    "google-crc32c": "python-google-crc32c",
+    "torch": "pytorch",
+    "dask": "dask-core",
+    "open_clip_torch": "open-clip-torch",
+}
 
 
 def floors(requirements: list[str]) -> dict[str, str]:
@@ -79,7 +84,7 @@ def test_the_newest_versions_are_within_the_ranges() -> None:
 def test_the_extra_of_all_holds_all_extras_for_users() -> None:
     listed = re.fullmatch(r"mmdiff\[(.*)\]", EXTRAS["all"][0])
     assert listed is not None
-    assert set(listed[1].split(",")) == EXTRAS.keys() - FOR_DEVELOPERS - {"gpu", "all"}
+    assert set(listed[1].split(",")) == EXTRAS.keys() - FOR_DEVELOPERS - {"gpu", "networks", "all"}
 
 
 def test_the_page_explains_every_extra() -> None:
