@@ -62,7 +62,8 @@ def plain(files: list[Path], network: Any) -> float:
 def ours(folder: Path, model: Path, store: Path) -> float:
     """Seconds of `Store.describe`, import and PCA included."""
     start = time.perf_counter()
-    mmdiff.open(store, create=True).describe(folder, model=model, batch_size=BATCH)
+    few = len(list(folder.iterdir()))
+    mmdiff.open(store, create=True).describe(folder, model=model, batch_size=BATCH, dims=min(256, few))
     return time.perf_counter() - start
 
 
