@@ -71,7 +71,7 @@ site: $(READY)
 
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 	test -x $(OLDEST)/bin/python || { python=$$(packaging/find-python $(PYTHON)) && "$$python" -m venv $(OLDEST); }
-	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,files,sklearn,report,s3,dask,web]' pytest hypothesis
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,files,sklearn,report,s3,dask,web]' pytest hypothesis flask flask-cors 'moto[s3]'
 	touch $@
 
 $(READY): pyproject.toml constraints.txt

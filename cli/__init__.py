@@ -13,6 +13,7 @@ from mmdiff.cli import (
     audit,
     browse,
     build_graph,
+    describe,
     diffuse,
     doctor,
     evaluate,
@@ -32,6 +33,7 @@ from mmdiff.cli import (
     report,
     show,
     suggest,
+    train_describer,
     verify,
 )
 from mmdiff.cli.errors import Commands
@@ -44,6 +46,8 @@ app = typer.Typer(
     help="Spread a few labels over up to 10^8 embeddings, on one workstation, from disk.",
 )
 app.command("import")(importing.command)
+app.command("describe")(describe.command)
+app.command("train-describer")(train_describer.command)
 app.command("label")(label.command)
 app.command("suggest")(suggest.command)
 app.command("build-graph")(build_graph.command)

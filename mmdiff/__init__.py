@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mmdiff import errors, sklearn, text
     from mmdiff.arrays import Graph, diffuse, evaluate, knn_graph
     from mmdiff.commit import COMMIT as __commit__  # noqa: N811
+    from mmdiff.describers import train_describer
     from mmdiff.diffusion.options import DiffusionOptions
     from mmdiff.results import Scores
     from mmdiff.sklearn import KNNTransformer, LabelDiffusion
@@ -37,6 +38,7 @@ __all__ = [
     "open",
     "sklearn",
     "text",
+    "train_describer",
 ]
 __version__ = "0.1.0"
 
@@ -56,6 +58,7 @@ _HOMES = {
     "open": "store.open_store",
     "sklearn": "sklearn",
     "text": "text",
+    "train_describer": "describers.train_describer",
 }
 
 

@@ -10,9 +10,13 @@ from mmdiff.auditing.artifact import audit_statistics, what_audit
 from mmdiff.evaluation.scores import score_statistics, what_scores
 from mmdiff.experiment.results import experiment_statistics, what_experiment
 from mmdiff.export.arrays import write_csr, write_npy, write_npz, write_safetensors
+from mmdiff.export.atlas import write_atlas
+from mmdiff.export.faiss_files import write_faiss
+from mmdiff.export.graphs import write_csr_of, write_edge_index, write_edge_table
 from mmdiff.export.predictions import write_predictions_csv, write_predictions_parquet
+from mmdiff.export.sisap import write_sisap
 from mmdiff.export.tables import write_csv, write_parquet
-from mmdiff.formats.store.kinds import ArrayWriter, Exports, Kind
+from mmdiff.formats.store.kinds import ArrayWriter, Exports, Kind, NamedFormat
 from mmdiff.formats.store.layouts import LAYOUTS
 from mmdiff.graph.statistics import graph_statistics, knn_statistics, what_graph, what_knn
 from mmdiff.inspection.stage import (
@@ -29,12 +33,25 @@ from mmdiff.validation.held_out import fold_statistics, what_folds
 
 _ARRAY_FILES: dict[str, ArrayWriter] = {".npy": write_npy, ".npz": write_npz}
 
+_GRAPH_FILES = {
+    "csr": NamedFormat((".npz",), write_csr_of),
+    "edges": NamedFormat((".parquet", ".csv"), write_edge_table, ("self_loops",)),
+    "edge-index": NamedFormat((".safetensors", ".npz"), write_edge_index, ("self_loops",)),
+}
+_LIST_FILES = {
+    **_GRAPH_FILES,
+    "csr": NamedFormat((".npz",), write_csr_of, ("self_loops",)),
+    "sisap": NamedFormat((".h5", ".hdf5"), write_sisap, ("self_loops",)),
+    "embedding-atlas": NamedFormat((".parquet",), write_atlas, ("self_loops", "projection")),
+}
+_INDEX_FILES = {"faiss": NamedFormat((".faiss", ".index"), write_faiss)}
+
 _ALL = (
     Kind(
         **vars(LAYOUTS["descriptors", 1]),
         title=what_descriptors,
         statistics=descriptor_statistics,
-        exports=Exports({**_ARRAY_FILES, ".parquet": write_parquet, ".csv": write_csv}, main="vectors"),
+        exports=Exports({**_ARRAY_FILES, ".parquet": write_parquet, ".csv": write_csv}, main="vectors", formats=_INDEX_FILES),
     ),
     Kind(
         **vars(LAYOUTS["labels", 1]),
@@ -53,7 +70,7 @@ _ALL = (
             **vars(LAYOUTS["cells", schema]),
             title=what_cells,
             statistics=cell_statistics,
-            exports=Exports(_ARRAY_FILES),
+            exports=Exports(_ARRAY_FILES, formats=_INDEX_FILES if schema == 2 else {}),
         )
         for schema in (1, 2)
     ),
@@ -62,7 +79,7 @@ _ALL = (
             **vars(LAYOUTS["knn", schema]),
             title=what_knn,
             statistics=knn_statistics,
-            exports=Exports(_ARRAY_FILES, main="neighbors"),
+            exports=Exports(_ARRAY_FILES, main="neighbors", formats=_LIST_FILES),
         )
         for schema in (1, 2)
     ),
@@ -70,7 +87,7 @@ _ALL = (
         **vars(LAYOUTS["graph", 1]),
         title=what_graph,
         statistics=graph_statistics,
-        exports=Exports({**_ARRAY_FILES, ".npz": write_csr}, main="indices", counted="scale"),
+        exports=Exports({**_ARRAY_FILES, ".npz": write_csr}, main="indices", counted="scale", formats=_GRAPH_FILES),
     ),
     Kind(
         **vars(LAYOUTS["scores", 1]),

@@ -19,6 +19,7 @@ from mmdiff.runtime.memory import parse_bytes
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.store_auditing import StoreAuditor
 from mmdiff.store_browsing import StoreBrowser
+from mmdiff.store_describing import StoreDescriber
 from mmdiff.store_labelling import StoreLabeller
 from mmdiff.store_predicting import StorePredictor
 
@@ -77,7 +78,7 @@ def open_store(
     return opened
 
 
-class Store(StoreLabeller, StorePredictor, StoreAuditor, StoreBrowser):
+class Store(StoreLabeller, StorePredictor, StoreAuditor, StoreBrowser, StoreDescriber):
     """A store of artifacts, opened by `mmdiff.open`. Rows are the user's own everywhere: as they were added.
 
     `store["descriptors/background"]["vectors"]` is an array of an artifact as it lies on disk: flat, read-only, memory-mapped.

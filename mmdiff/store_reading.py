@@ -167,15 +167,31 @@ class StoreReader:
         items = [{"folder": str(item.folder), "bytes": item.bytes, "why": item.why} for item in garbage]
         return Summary(removed=not dry_run, bytes=sum(item.bytes for item in garbage), items=items)
 
-    def export(self, artifact: str, file: str | Path, *, array: str | None = None, order: str = "user") -> Summary:
+    def export(
+        self,
+        artifact: str,
+        file: str | Path,
+        *,
+        format_: str | None = None,
+        array: str | None = None,
+        order: str = "user",
+        self_loops: bool = True,
+        projection: Any = None,
+    ) -> Summary:
         """Writes an artifact to a file that other tools read; an existing file is replaced once the new one is complete.
 
         Args:
             artifact: its name, such as "descriptors/background", "graph/W" or "scores/diffusion".
             file: the file; its ending says the format: .npy, .npz (of a graph: W for scipy.sparse.load_npz), .parquet, .csv,
-                .safetensors (models).
+                .safetensors (models), or that of a format below.
+            format_: the format of another library, where the ending stands for several. Of lists of neighbours: "csr" (.npz:
+                distances for scikit-learn, UMAP, cleanlab, HDBSCAN), "edges" (.parquet, .csv), "edge-index" (.safetensors,
+                .npz: PyTorch Geometric, DGL), "sisap" (.h5), "embedding-atlas" (.parquet). Of graphs: "csr", "edges",
+                "edge-index". Of descriptors and models/cells: "faiss" (.faiss).
             array: only this array, such as "raw" or "labels".
             order: "user" writes rows and node numbers in the user's order, "internal" as they are stored.
+            self_loops: whether each row is its own neighbour in the file, at distance 0. cleanlab wants it to be False.
+            projection: x and y of each row, for "embedding-atlas": an array (rows, 2), or a file as `add` takes it.
 
         Returns:
             A dict with the file, its rows, bytes and seconds, and notes.
@@ -192,7 +208,18 @@ class StoreReader:
         from mmdiff.kinds import KINDS
 
         return Summary(
-            export(self._open(), artifact, Path(file), array, self._progress, order, kinds=KINDS).summary()  # type: ignore[arg-type]
+            export(
+                self._open(),
+                artifact,
+                Path(file),
+                array,
+                self._progress,
+                order,  # type: ignore[arg-type]
+                format_=format_,
+                self_loops=self_loops,
+                projection=projection,
+                kinds=KINDS,
+            ).summary()
         )
 
     def explain(

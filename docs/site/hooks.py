@@ -20,6 +20,7 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGEL
 
 _FENCE = re.compile(r"(?ms)^(```.*?^```)$")
 _LINK = re.compile(r"(!?)\[((?:\[[^\]]*\]|[^\[\]])*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
+_SIGNATURE = re.compile(r"(?m)^```python\n([\w.]+)\((.{70,})\)\n```$")
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
 
 
@@ -36,9 +37,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
     # The path in the repository, which links are relative to.
     source = next((name for name, made in PAGES.items() if made == own), f"docs/{own}")
     known = {file.src_uri for file in files}
-    parts = _FENCE.split(markdown)
+    parts = _FENCE.split(_SIGNATURE.sub(_one_parameter_a_line, markdown))
     parts[::2] = [_relinked(text, source, known) for text in parts[::2]]
     return _with_room_before_lists("".join(parts))
+
+
+def _one_parameter_a_line(found: re.Match[str]) -> str:
+    """A signature that is too long for a line of the site."""
+    name, parameters = found.groups()
+    lines = "".join(f"    {parameter},\n" for parameter in re.split(r", (?=[\w*]+(?:=|, |$))", parameters))
+    return f"```python\n{name}(\n{lines})\n```"
 
 
 def _relinked(text: str, source: str, known: set[str]) -> str:

@@ -159,3 +159,21 @@ class Matrix(ABC):
 
     def ids(self) -> Column | None:
         return None
+
+    def unreadable(self) -> NDArray[np.int64]:
+        """The rows that stand for something that could not be read, and are bad whatever their values; known after reading."""
+        return np.empty(0, np.int64)
+
+    def facts(self) -> dict[str, Any]:
+        """What an artifact made of the rows records of their origin."""
+        return {}
+
+
+def unreadable_rows(source: Source) -> NDArray[np.int64]:
+    """The rows that a source, all of which was read, knows to be bad."""
+    return source.unreadable() if isinstance(source, Matrix) else np.empty(0, np.int64)
+
+
+def facts_of(source: Source) -> dict[str, Any]:
+    """What an artifact made of the rows of a source records of their origin."""
+    return source.facts() if isinstance(source, Matrix) else {}

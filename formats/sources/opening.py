@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
-from mmdiff.formats.errors import BadOption, UnreadableSource
+from mmdiff.formats.errors import FILE, BadOption, UnreadableSource, call
 from mmdiff.formats.sources.arrow import ENDINGS, ArrowFile, ArrowSource
 from mmdiff.formats.sources.base import Source
 from mmdiff.formats.sources.datasets import DatasetSource, is_dataset
@@ -27,6 +29,14 @@ PLAIN: dict[str, Callable[[Path], Source]] = {
 }
 
 ARCHIVES: dict[str, Callable[[Path], Members]] = {".npz": read_npz, ".safetensors": read_tensors}
+
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".webp", ".avif", ".jp2"),
+    *(".ppm", ".pgm", ".pbm"),
+)
+_TEXT_ENDINGS = (".txt", ".md", ".rst", ".html", ".json", ".jsonl", ".csv", ".tsv", ".pdf", ".docx")
+# Entries of a folder that are looked at for images.
+_MOST_ENTRIES = 1000
 
 SUPPORTED = (
     f"{', '.join(PLAIN)}, .npz::array, .safetensors::tensor, .h5::dataset, .hdf5::dataset, .parquet::column, .arrow::column, "
@@ -58,8 +68,29 @@ def _open(path: Path, inner: str | None, cache: RowGroupCache) -> Source:
         return ArrowSource(ArrowFile(path), inner, cache)
     if ending in ARCHIVES:
         return MemberSource(path, inner, ARCHIVES[ending])
+    if ending in (*IMAGE_ENDINGS, ".tar"):
+        raise _images(path)
     found = f"the ending {path.suffix}" if path.suffix else "a file without ending"
-    raise UnreadableSource(f"{path}: {found} is not one of those that can be read: {SUPPORTED}. Convert the file.")
+    advice = "Convert the file."
+    if ending in _TEXT_ENDINGS:
+        advice = "If it holds texts, turn them into embeddings first, with any embedder: docs/texts.md shows how."
+    raise UnreadableSource(f"{path}: {found} is not one of those that can be read: {SUPPORTED}. {advice}")
+
+
+def _images(path: Path) -> UnreadableSource:
+    return UnreadableSource(
+        f"{path}: images, not embeddings. A network describes them first: ", call("describe", str(path), model=FILE), "."
+    )
+
+
+def _holds_images(folder: Path) -> bool:
+    """Whether there are images among the first entries of a folder, or of a folder in it."""
+    with suppress(OSError):
+        entries = list(islice(folder.iterdir(), _MOST_ENTRIES))
+        inner = next((entry for entry in entries if entry.is_dir()), None)
+        entries += [] if inner is None else list(islice(inner.iterdir(), _MOST_ENTRIES))
+        return any(entry.suffix.lower() in IMAGE_ENDINGS for entry in entries)
+    return False
 
 
 def _open_folder(folder: Path, inner: str | None, cache: RowGroupCache) -> Source:
@@ -70,6 +101,8 @@ def _open_folder(folder: Path, inner: str | None, cache: RowGroupCache) -> Sourc
     if is_clip(folder):
         refuse_inner(folder, inner)
         return ClipSource(folder)
+    if _holds_images(folder):
+        raise _images(folder)
     raise UnreadableSource(
         f"{folder}: a folder that is neither a zarr array or group (no zarr.json, .zarray or .zgroup), nor written by "
         "save_to_disk of datasets (no state.json) or by clip-retrieval (no img_emb_0.npy). To read the files in it as one, "

@@ -27,6 +27,22 @@ TableWriter: TypeAlias = "Callable[[Store, Artifact, IO[bytes], Progress], None]
 """Writes a table that needs other artifacts of the store too."""
 
 
+ForeignWriter = Callable[[Any, IO[bytes], Progress], int]
+"""Writes what a task names in the format of another library; returns the number of rows."""
+
+
+@dataclass(frozen=True)
+class NamedFormat:
+    """A format of other libraries, chosen by its name, or by an ending that stands for nothing else.
+
+    `takes` are the parameters of an export that make a difference to it.
+    """
+
+    endings: tuple[str, ...]
+    writer: ForeignWriter
+    takes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class ArrayRule:
     """The dtypes and numbers of dimensions that an array may have."""
@@ -46,13 +62,15 @@ class Exports:
     """The files that a kind of artifact can be exported to, by their ending.
 
     `main` is the array that formats of one array take by default. `counted` has one entry for each row of the artifact, where
-    `main` has not. `tables` are files that need other artifacts of the store too.
+    `main` has not. `tables` are files that need other artifacts of the store too. `formats` are those of other libraries, by
+    name.
     """
 
     writers: Mapping[str, ArrayWriter]
     main: str | None = None
     counted: str | None = None
     tables: Mapping[str, TableWriter] = field(default_factory=dict)
+    formats: Mapping[str, NamedFormat] = field(default_factory=dict)
 
 
 Types = tuple[type, ...]

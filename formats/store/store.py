@@ -249,21 +249,22 @@ class Store:
     def open(cls, path: Path) -> Store:
         """The store at a path; its first run may still be in progress."""
         marker = path / "zarr.json"
-        # The marker is made before the objects and removed after them: without it, a store has none, before and after a look.
-        has_objects = (path / "objects").is_dir()
-        if not marker.exists():
-            if has_objects and (path / "objects").is_dir():
-                remedy = f"Write this into it: {STORE_JSON.decode()}"
-                raise Corrupt(f"{path}: a store that has lost its {marker.name}. {remedy}")
-            if (path / "work").is_dir():
-                return cls(path)
-            raise Missing(
-                f"{path}: no store here. Make one with ",
-                call("add", FILE, role="background"),
-                ", or name yours with ",
-                Parameter("store", FOLDER),
-                ".",
-            )
+        with explained(path, "open the store"):
+            # The marker is made before the objects and removed after them: without it, there are none before and after a look.
+            has_objects = (path / "objects").is_dir()
+            if not marker.exists():
+                if has_objects and (path / "objects").is_dir():
+                    remedy = f"Write this into it: {STORE_JSON.decode()}"
+                    raise Corrupt(f"{path}: a store that has lost its {marker.name}. {remedy}")
+                if (path / "work").is_dir():
+                    return cls(path)
+                raise Missing(
+                    f"{path}: no store here. Make one with ",
+                    call("add", FILE, role="background"),
+                    ", or name yours with ",
+                    Parameter("store", FOLDER),
+                    ".",
+                )
         check_mark(read_file(marker, str(path), path), str(path))
         return cls(path)
 

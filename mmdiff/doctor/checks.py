@@ -56,6 +56,8 @@ PURPOSES = {
     "dask": "more than one process or machine",
     "s3": "stores on S3",
     "report": "thumbnails in reports, pictures on the page of a store",
+    "images": "describing images with a network, training one",
+    "networks": "networks of timm, open_clip and transformers by name",
     "sklearn": "estimators for scikit-learn",
     "web": "the page of a store in a browser",
 }

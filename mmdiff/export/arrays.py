@@ -34,7 +34,7 @@ def write_npz(selection: Selection, stream: IO[bytes], progress: Progress) -> No
         ZipFile(stream, "w") as archive,
     ):
         for name in selection.arrays:
-            with _entry(archive, name) as entry:
+            with entry_of(archive, name) as entry:
                 _write_array(selection, name, entry, advance)
 
 
@@ -57,8 +57,8 @@ def write_csr(selection: Selection, stream: IO[bytes], progress: Progress) -> No
     what = f"exporting {selection.artifact.name}"
     with progress(what, 2 * nodes + 2 * edges, "values") as advance, ZipFile(stream, "w") as archive:
         for name, dtype, shape, blocks in entries:
-            with _entry(archive, name) as entry:
-                _write_header(entry, dtype, shape)
+            with entry_of(archive, name) as entry:
+                write_header(entry, dtype, shape)
                 for block in blocks():
                     entry.write(np.ascontiguousarray(block, dtype).tobytes())
                     advance(block.size)
@@ -71,13 +71,13 @@ def write_safetensors(selection: Selection, stream: IO[bytes], progress: Progres
         _stream_values(selection, "safetensors", stream, advance)
 
 
-def _write_header(stream: IO[bytes], dtype: str, shape: tuple[int, ...]) -> None:
+def write_header(stream: IO[bytes], dtype: str, shape: tuple[int, ...]) -> None:
     """Writes the header of a `.npy` file."""
     descr = np.dtype(dtype).newbyteorder("<").str
     npy.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
 
 
-def _entry(archive: ZipFile, name: str) -> IO[bytes]:
+def entry_of(archive: ZipFile, name: str) -> IO[bytes]:
     """A file within the archive; without a date, so that the same artifact gives the same bytes."""
     return archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True)
 
@@ -88,7 +88,7 @@ def _bytes_of(selection: Selection) -> int:
 
 
 def _write_array(selection: Selection, name: str, stream: IO[bytes], advance: Advance) -> None:
-    _write_header(stream, selection.artifact.spec(name).dtype, selection.shape(name))
+    write_header(stream, selection.artifact.spec(name).dtype, selection.shape(name))
     _stream_values(selection, name, stream, advance)
 
 

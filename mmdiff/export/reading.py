@@ -16,10 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import Damaged, Parameter, Stale, call
+from mmdiff.export.neighbours import UserLists
 from mmdiff.formats.store.store import Artifact
 from mmdiff.graph.graph import CsrGraph
-from mmdiff.graph.lists import ArrayLists, PatchedLists
 from mmdiff.kernels.constants import COLUMN
 
 BLOCK_BYTES = 32 << 20
@@ -72,7 +71,8 @@ def blocks_of(selection: Selection, name: str) -> Iterator[NDArray[Any]]:
     if selection.order == "user" and kind == "graph" and name != "order":
         return _graph_blocks(checked_graph(selection), name, artifact.spec(name).dtype)
     if selection.order == "user" and kind == "knn":
-        return _list_blocks(artifact, name)
+        lists, rows = UserLists.of(artifact, name == "similarities"), rows_per_block(artifact.spec(name).row_bytes)
+        return (block.neighbors if name == "neighbors" else block.similarities for block in lists.blocks(rows))
     return blocks_of_array(artifact, name)
 
 
@@ -117,56 +117,3 @@ def _graph_blocks(graph: CsrGraph, name: str, dtype: str) -> Iterator[NDArray[An
         # Without weights, the values say which edges are reciprocal.
         for rows in replace(graph, weights=None).user_rows(normalized=False, most_edges=most_edges()):
             yield np.where(rows.values > 1, rows.columns | ~COLUMN, rows.columns).astype(dtype)
-
-
-def _list_blocks(artifact: Artifact, name: str) -> Iterator[NDArray[Any]]:
-    """Neighbours or similarities of all lists, with rows and neighbours as the user counts them."""
-    order = _cell_order(artifact)
-    if order is None:
-        yield from blocks_of_array(artifact, name)
-        return
-    which, lists = ("neighbors", "similarities").index(name), _lists(artifact, similarities=name == "similarities")
-    # The rows of test points are in the user's order already.
-    rows_are_nodes = artifact.manifest.parameters.get("lists") != "knn/test"
-    node_of_row = np.arange(lists.nodes)
-    if rows_are_nodes and len(order) > lists.nodes:
-        raise Damaged(f"{artifact.name}: {lists.nodes} rows, but there are {len(order)} of the background. {artifact.remedy}")
-    if rows_are_nodes:
-        node_of_row[: len(order)] = np.argsort(order)
-    size = rows_per_block(artifact.spec(name).row_bytes)
-    for start in range(0, lists.nodes, size):
-        block = lists.take(node_of_row[start : start + size])[which]
-        # NONE is above every node, and stays.
-        yield np.where(block < len(order), order[np.minimum(block, len(order) - 1)], block) if name == "neighbors" else block
-
-
-def _lists(artifact: Artifact, similarities: bool) -> ArrayLists | PatchedLists:
-    """The lists of an artifact, with those under it where it is a patch."""
-    if "rows" not in artifact:
-        return ArrayLists.of(artifact, similarities)
-    return PatchedLists.of(_input(artifact, "BB", "its lists are a patch over"), artifact, similarities)
-
-
-def _cell_order(artifact: Artifact) -> NDArray[np.uint32] | None:
-    """The background row of each node of some lists; None where the store's graph has no background."""
-    if "cells" not in artifact.manifest.inputs:
-        return None
-    found = _input(artifact, "cells", "its nodes are in the order of")
-    order: NDArray[np.uint32] = found.index_array("order", below=found.spec("order").shape[0])
-    return order if len(order) else None
-
-
-def _input(artifact: Artifact, key: str, how: str) -> Artifact:
-    """An input of some lists as it was when they were made."""
-    store, name, identity = artifact.store, *(artifact.manifest.inputs[key][entry] for entry in ("artifact", "object"))
-    if store.id(name) == identity:
-        return store.open_artifact(name)
-    if (store.objects / identity).is_dir():
-        return store.open_object(name, identity)
-    raise Stale(
-        f"{artifact.name}: {how} a {name} that is no longer in the store. Run first: ",
-        call("build_graph"),
-        ". Or export it as it is stored, with ",
-        Parameter("order", "internal"),
-        ".",
-    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mmdiff.evaluation.scores import Scores
+from mmdiff.export.graphs import Task
 from mmdiff.export.reading import ORDERS, Order, Selection, arrays_of
 from mmdiff.export.target import check_place, whole_file
 from mmdiff.formats.errors import BadOption, Parameter, call, one_of
@@ -14,6 +16,7 @@ from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.store.kinds import Exports, Kinds, kind_of
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.runtime.parameters import flag
 from mmdiff.runtime.progress import Progress, silent
 from mmdiff.runtime.staleness import commands, reasons_stale, stale_artifacts
 
@@ -44,20 +47,32 @@ def export(
     progress: Progress = silent,
     order: Order = "user",
     *,
+    format_: str | None = None,
+    self_loops: bool = True,
+    projection: Any = None,
     kinds: Kinds,
 ) -> Outcome:
     """Writes an artifact, or one array of it, to `file`, which is replaced when the new one is complete.
 
     `order` is that of rows and node numbers: "user", the rows as they were imported, or "internal", as they are stored.
+    `format_` is the name of a format for other libraries; None takes what the ending stands for.
     """
     clock = time.perf_counter()
     one_of("order", order, ORDERS)
     artifact = store.open_artifact(name)
     exports = kind_of(artifact, kinds).exports
     ending = file.suffix.lower()
-    if ending not in exports.writers and ending not in exports.tables:
-        endings = ", ".join([*exports.writers, *exports.tables])
-        raise BadOption(f"{file}: {name} can be exported to {endings}. Choose a file with one of these endings.")
+    chosen = {"self_loops": flag("self_loops", self_loops), "projection": projection}
+    given = [key for key, untouched in (("self_loops", True), ("projection", None)) if chosen[key] is not untouched]
+    named = _named_format(name, file, exports, format_, given)
+    if named is not None:
+        _refuse_parts(named, array, order)
+        check_place(file, store)
+        with whole_file(file) as stream:
+            task = Task(store, artifact, ending, **chosen)
+            rows = exports.formats[named].writer(task, stream, progress)
+        notes, seconds = _notes(store, artifact) + _smaller(store, name) + task.notes, time.perf_counter() - clock
+        return Outcome(name, str(file), named, rows, file.stat().st_size, seconds, notes)
     selection = Selection(artifact, _arrays(artifact, exports, ending, array, order), order)
     check_place(file, store)
     with whole_file(file) as stream:
@@ -71,6 +86,46 @@ def export(
     rows, size = shape[1] if len(shape) == 3 else shape[0], file.stat().st_size
     notes = _notes(store, artifact)
     return Outcome(name, str(file), ending.removeprefix("."), rows, size, time.perf_counter() - clock, notes)
+
+
+def _named_format(name: str, file: Path, exports: Exports, wanted: str | None, given: list[str]) -> str | None:
+    """The format of another library to write, if it is one; refuses endings and parameters that do not go with it."""
+    ending = file.suffix.lower()
+    known = {format_: ", ".join(found.endings) for format_, found in exports.formats.items()}
+    if wanted is not None and wanted not in known:
+        listing = ", ".join(f"{format_} ({endings})" for format_, endings in known.items())
+        possible = f"Choose from {listing}." if known else "Leave it out."
+        raise BadOption(Parameter("format_", wanted), f": {name} cannot be written in this format. {possible}")
+    if wanted is not None and ending not in exports.formats[wanted].endings:
+        raise BadOption(f"{file}: {wanted} is written to {known[wanted]}. Choose a file with such an ending.")
+    native = [*exports.writers, *exports.tables]
+    if wanted is None and ending not in native:
+        wanted = next((format_ for format_, found in exports.formats.items() if ending in found.endings), None)
+        if wanted is None:
+            others = [each for found in exports.formats.values() for each in found.endings]
+            endings = ", ".join(dict.fromkeys([*native, *others]))
+            raise BadOption(f"{file}: {name} can be exported to {endings}. Choose a file with one of these endings.")
+    for key in given:
+        if wanted is None or key not in exports.formats[wanted].takes:
+            able = [format_ for format_, found in exports.formats.items() if key in found.takes]
+            where = f"It goes with the formats {', '.join(able)}." if able else f"No format of {name} does. Leave it out."
+            shown = Parameter(key, False) if key == "self_loops" else Parameter(key)
+            raise BadOption(shown, f": {wanted or ending} has no use for it. {where}")
+    return wanted
+
+
+def _smaller(store: Store, name: str) -> list[str]:
+    """What to say about lists of the background where there are those of all nodes."""
+    if name != "knn/BB" or store.id("knn/W0") is None:
+        return []
+    return ["knn/BB has the rows of the background only. Export knn/W0 for those that were appended and the seeds as well."]
+
+
+def _refuse_parts(named: str, array: str | None, order: Order) -> None:
+    if array is not None:
+        raise BadOption(Parameter("array", array), f": {named} is no single array. Leave it out, or export to .npy.")
+    if order != "user":
+        raise BadOption(Parameter("order", order), f": {named} is written in your order of rows only. Leave it out.")
 
 
 def _notes(store: Store, artifact: Artifact) -> list[str]:

@@ -22,7 +22,7 @@ _OTHER_THAN_FILES = {
 }
 
 
-def check_place(file: Path, store: Store) -> None:
+def check_place(file: Path, store: Store | None = None) -> None:
     """Refuses a target that cannot or must not be written: call it before computing anything.
 
     A symbolic link stands for the file that it leads to.
@@ -40,8 +40,13 @@ def check_place(file: Path, store: Store) -> None:
             raise BadOption(f"{file}: write-protected. Make it writable, or name another file.")
     if not os.access(final.parent, os.W_OK | os.X_OK):
         raise BadOption(f"{file}: no permission to write in {final.parent}. Choose another folder.")
-    if final.is_relative_to(store.path.resolve()):
+    if store is not None and final.is_relative_to(store.path.resolve()):
         raise BadOption(f"{file}: lies in the store {store.path}, which is no place for other files. Choose another folder.")
+
+
+def remove_file(file: Path) -> None:
+    """Removes a file that has served, if it is there."""
+    file.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -50,7 +55,7 @@ def whole_file(file: Path) -> Iterator[BinaryIO]:
     final = file.resolve()
     unfinished = final.with_name(final.name + ".part")
     try:
-        with unfinished.open("wb") as stream:
+        with unfinished.open("w+b") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

@@ -26,7 +26,7 @@ from mmdiff.formats.errors import (
     Stale,
     call,
 )
-from mmdiff.formats.sources.base import Source
+from mmdiff.formats.sources.base import Source, facts_of
 from mmdiff.formats.storage.arrays import lasting_rows_per_chunk
 from mmdiff.formats.storage.disk_errors import explaining
 from mmdiff.formats.storage.strings import Strings
@@ -37,9 +37,9 @@ from mmdiff.formats.store.verify import problems_of_files
 from mmdiff.importing import space as spaces
 from mmdiff.importing.batches import Batch, Matrices, RowColumns, batches_of, inputs_of_batches
 from mmdiff.importing.columns import Columns, name_of, read_columns
-from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
+from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows, narrowed, raw_dtype_of
 from mmdiff.importing.space import Space
-from mmdiff.importing.stage import PIECE_BYTES, SCHEMA, Outcome, Request, checked, inputs_of, narrowed, raw_dtype_of
+from mmdiff.importing.stage import PIECE_BYTES, SCHEMA, Outcome, Request, checked, inputs_of
 from mmdiff.labels.classes import Classes
 from mmdiff.labels.collection import APPENDED, BACKGROUND, appended_rows, rows_of
 from mmdiff.labels.ids import Ids, find_rows, ids_of, joined, take
@@ -98,7 +98,7 @@ def append_descriptors(path: Path, request: Request, dtype: str | None = None, p
         def fill(draft: Draft) -> Json:
             together.write(draft)
             run.entries["chunks_found"] = append.matrices().write(draft, f"importing {rows.name}", progress)
-            return together.facts()
+            return together.facts() | facts_of(source)
 
         batches = [*([] if earlier is None else batches_of(earlier)), batch]
         if earlier is not None:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmdiff.formats.errors import BadRow, Parameter
-from mmdiff.formats.sources.base import Column, Source
+from mmdiff.formats.errors import BadOption, BadRow, Parameter
+from mmdiff.formats.sources.base import Column, Source, unreadable_rows
 from mmdiff.kernels.jit import kernel
 from mmdiff.runtime.progress import Progress
 from mmdiff.runtime.threads import in_threads
 
-GOOD, NOT_FINITE, ALL_ZERO = 0, 1, 2
+GOOD, NOT_FINITE, ALL_ZERO, UNREADABLE = 0, 1, 2, 3
 
 _BLOCK_BYTES = 32 << 20
 
@@ -148,8 +148,29 @@ def drop_bad_rows(source: Source, progress: Progress) -> Kept:
             found.append(condition)
             advance(len(condition))
     condition = np.concatenate(found)
+    unreadable = unreadable_rows(source)
+    condition[unreadable] = UNREADABLE
     kept = np.flatnonzero(condition == GOOD)
     if len(kept) == 0:
         raise BadRow(f"{source.name}: all {source.rows} rows are bad (NaN, Inf or all zero). Nothing to import.")
     reasons = {"not_finite": int((condition == NOT_FINITE).sum()), "all_zero": int((condition == ALL_ZERO).sum())}
-    return Kept(source, kept, reasons)
+    return Kept(source, kept, reasons | ({"unreadable": len(unreadable)} if len(unreadable) else {}))
+
+
+def raw_dtype_of(rows: Kept) -> str:
+    """The dtype of raw descriptors: their own, except that float64 becomes float32."""
+    return "float32" if rows.dtype == np.float64 else rows.dtype.name
+
+
+def narrowed(values: Any, dtype: str, rows: Kept, start: int) -> Any:
+    """Values in the dtype they are stored in, refused where they overflow."""
+    if dtype == "float32":
+        return values
+    with np.errstate(over="ignore"):
+        narrow = values.astype(dtype)
+    overflow = ~np.isfinite(narrow).all(axis=1)
+    if overflow.any():
+        where = rows.locate(start + int(overflow.argmax()))
+        float32 = Parameter("dtype", "float32")
+        raise BadOption(f"{where}: values too large for {dtype}. Use ", float32, ", or normalise the rows.")
+    return narrow

@@ -6,16 +6,17 @@ An interrupted import continues with the chunks that are missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from mmdiff.formats.errors import FILE, BadLabels, BadOption, Corrupt, Missing, Parameter, one_of
-from mmdiff.formats.sources.base import Source
+from mmdiff.formats.sources.base import Source, facts_of
 from mmdiff.formats.sources.columns.files import ColumnFiles, find_column
 from mmdiff.formats.sources.opening import open_source
 from mmdiff.formats.storage.arrays import even_rows_per_chunk
@@ -39,7 +40,7 @@ from mmdiff.importing.columns import (
     notes_on_replacing,
     read_columns,
 )
-from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows
+from mmdiff.importing.rows import Kept, as_float32, drop_bad_rows, narrowed, raw_dtype_of
 from mmdiff.importing.same_ids import SameIds, find_same_ids
 from mmdiff.importing.space import Space
 from mmdiff.labels.classes import Classes
@@ -68,8 +69,8 @@ PIECE_BYTES = 64 << 20
 class Request:
     """Parameters of an import; None stands for the default of the role.
 
-    `sources` are the specs of files, or a source that is open already; one without files needs a `source_fingerprint`, as
-    `formats.store.fingerprint` gives for files. Labels, ids and class names are files, or values in memory.
+    `sources` are the specs of files, or a source that is open already. `source_fingerprint` identifies one that is not simply
+    its files, as `formats.store.fingerprint` does for files. Labels, ids and class names are files, or values in memory.
     """
 
     sources: Sequence[str] | Source
@@ -179,25 +180,30 @@ def import_descriptors(path: Path, request: Request, progress: Progress = silent
         before, appended = imported_before(publication.store, request.name), imported_before(publication.store, APPENDED)
         if before is not None and _is_first_of_merged(request, inputs, before):
             return Outcome(before, True, 0, run.seconds, [_merged_note(request, before)])
-        rows = drop_bad_rows(source, progress) if request.on_bad == "drop" else Kept(source)
         labelled, notes = (None, []) if twins is None else twins.record(publication, run)
-        if twins is not None:
-            rows = twins.left_out_of(rows)
-            if not rows.rows:
-                return _labels_alone(publication, labelled, run, notes)
+
+        @cache
+        def rows() -> Kept:
+            # Finding bad rows takes a pass over the source, which is only made where something is missing.
+            kept = drop_bad_rows(source, progress) if request.on_bad == "drop" else Kept(source)
+            return kept if twins is None else twins.left_out_of(kept)
+
+        if twins is not None and not rows().rows:
+            return _labels_alone(publication, labelled, run, notes)
         if request.makes_space:
             space = _space_from_rows(publication, request, rows, inputs, run, progress)
         else:
             space = spaces.open_for(publication.store, source, request.dims, request.normalize, request.role)
 
         def fill(draft: Draft) -> Json:
-            run.entries["chunks_found"] = _write(draft, request, rows, columns, Space.of(space), progress)
-            return columns.facts() | {"rows": rows.rows, "dropped": rows.reasons}
+            run.entries["chunks_found"] = _write(draft, request, rows(), columns, Space.of(space), progress)
+            return columns.facts() | {"rows": rows().rows, "dropped": rows().reasons} | facts_of(source)
 
         named_with = {spaces.NAME: space} if request.makes_space else {}
         named_with |= {} if labelled is None else {LABELS: labelled.artifact}
-        recipe, disk = _recipe(request, inputs, space, twins), _disk(request, rows)
-        made = make(publication, request.name, recipe, run, fill, disk=disk, named_with=named_with)
+        recipe = _recipe(request, inputs, space, twins)
+        enough = partial(_refuse_full_disk, publication, request, rows)
+        made = make(publication, request.name, recipe, run, fill, before=enough, named_with=named_with)
         if APPENDED in names:
             remove_leftover(publication)
         gone = appended if publication.store.id(APPENDED) is None else None
@@ -252,7 +258,7 @@ def inputs_of(request: Request, source: Source) -> Inputs:
     """The fingerprint and state of every input. Inputs in memory have no files whose state could change."""
     inputs = Inputs({}, {})
     if request.source_fingerprint is not None:
-        inputs.add("source", request.source_fingerprint)
+        inputs.add("source", request.source_fingerprint, source.files)
     elif source.files:
         inputs.add("source", fingerprint(_without_folder(source.name), source.files), source.files)
     else:
@@ -277,7 +283,7 @@ def _without_folder(spec: str) -> str:
 
 
 def _space_from_rows(
-    publication: Publication, request: Request, rows: Kept, inputs: Inputs, run: Run, progress: Progress
+    publication: Publication, request: Request, rows: Callable[[], Kept], inputs: Inputs, run: Run, progress: Progress
 ) -> Artifact:
     """The space made from these rows; it gets its name together with the descriptors."""
     dims = request.dims or spaces.DEFAULT_DIMS
@@ -285,14 +291,12 @@ def _space_from_rows(
     recipe = spaces.recipe(inputs.fingerprints["source"], dims, request.normalize, request.on_bad, state)
 
     def fill(draft: Draft) -> Json:
-        space = Space.make(rows, dims, request.normalize, progress)
+        space = Space.make(rows(), dims, request.normalize, progress)
         space.write(draft)
-        return space.facts(rows.rows)
+        return space.facts(rows().rows)
 
-    def refuse_full_disk() -> None:
-        refuse_forecast(publication, request.name, _disk(request, rows))
-
-    return make(publication, spaces.NAME, recipe, run, fill, before=refuse_full_disk, named_with=None).artifact
+    enough = partial(_refuse_full_disk, publication, request, rows)
+    return make(publication, spaces.NAME, recipe, run, fill, before=enough, named_with=None).artifact
 
 
 def _is_first_of_merged(request: Request, inputs: Inputs, background: Artifact) -> bool:
@@ -316,11 +320,13 @@ def _merged_note(request: Request, background: Artifact) -> str:
     return f"{request.name} holds the rows of {source} and others that were merged into it, {rows:,} in all. It stays as it is."
 
 
-def _disk(request: Request, rows: Kept) -> int:
-    """Bytes of the vectors, and of the raw descriptors where they are kept."""
+def _refuse_full_disk(publication: Publication, request: Request, found: Callable[[], Kept]) -> None:
+    """Refuses a disk without room for the vectors, and for the raw descriptors where they are kept."""
+    rows = found()
     width = min(rows.width, request.dims or spaces.DEFAULT_DIMS)
     raw = np.dtype(raw_dtype_of(rows)).itemsize if request.keeps_raw else 0
-    return rows.rows * (width * np.dtype(request.dtype).itemsize + rows.width * raw)
+    disk = rows.rows * (width * np.dtype(request.dtype).itemsize + rows.width * raw)
+    refuse_forecast(publication, request.name, disk)
 
 
 def _recipe(request: Request, inputs: Inputs, space: Artifact, twins: SameIds | None) -> Recipe:
@@ -378,22 +384,3 @@ def _matrices(draft: Draft, request: Request, rows: Kept, space: Space) -> tuple
     rows_per_chunk = even_rows_per_chunk((shape, request.dtype), (raw_shape, raw_dtype))
     vectors = draft.array("vectors", shape, request.dtype, rows_per_chunk)
     return vectors, draft.array("raw", raw_shape, raw_dtype, rows_per_chunk)
-
-
-def raw_dtype_of(rows: Kept) -> str:
-    """The dtype of raw descriptors: their own, except that float64 becomes float32."""
-    return "float32" if rows.dtype == np.float64 else rows.dtype.name
-
-
-def narrowed(values: Any, dtype: str, rows: Kept, start: int) -> Any:
-    """Values in the dtype they are stored in, refused where they overflow."""
-    if dtype == "float32":
-        return values
-    with np.errstate(over="ignore"):
-        narrow = values.astype(dtype)
-    overflow = ~np.isfinite(narrow).all(axis=1)
-    if overflow.any():
-        where = rows.locate(start + int(overflow.argmax()))
-        float32 = Parameter("dtype", "float32")
-        raise BadOption(f"{where}: values too large for {dtype}. Use ", float32, ", or normalise the rows.")
-    return narrow

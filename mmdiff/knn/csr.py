@@ -45,10 +45,19 @@ def csr_of_lists(
 
 
 def entries_of_lists(neighbors: NDArray[Any], distances: NDArray[Any], itself: bool | None = None, first: int = 0) -> Entries:
-    """The entries of some rows, of which the first has the number `first`.
+    """The entries of some rows, of which the first has the number `first`."""
+    numbers, values = sorted_lists(neighbors, distances, itself, first)
+    given = numbers >= 0
+    return Entries(given.sum(axis=1), numbers[given], values[given])
 
-    Where `itself` is given, every list has the same length if the lists given have: a row that is not in its own list, because
-    others are equal to it, takes the place of the last, or the last is left out.
+
+def sorted_lists(
+    neighbors: NDArray[Any], distances: NDArray[Any], itself: bool | None = None, first: int = 0
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Lists by increasing distance, and the distances; -1 behind them where there are fewer.
+
+    `first` is the number of the first row. Where `itself` is given, every list has the same length if the lists given have: a
+    row that is not in its own list, because others are equal to it, takes the place of the last, or the last is left out.
     """
     numbers, values = neighbors.astype(np.int64), np.array(distances)
     numbers[(neighbors == NONE) | (numbers < 0)] = -1
@@ -58,9 +67,7 @@ def entries_of_lists(neighbors: NDArray[Any], distances: NDArray[Any], itself: b
         np.put_along_axis(numbers, place, own if itself else -1, axis=1)
         np.put_along_axis(values, place, 0, axis=1)
     order = _by_distance(numbers, values, first if itself else None)
-    numbers, values = np.take_along_axis(numbers, order, axis=1), np.take_along_axis(values, order, axis=1)
-    given = numbers >= 0
-    return Entries(given.sum(axis=1), numbers[given], values[given])
+    return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(values, order, axis=1)
 
 
 def _by_distance(numbers: NDArray[np.int64], values: NDArray[Any], first: int | None) -> NDArray[np.int64]:

@@ -20,15 +20,17 @@ from tests.support.paths import ROOT
 
 NAMES = [
     *("DiffusionOptions", "Graph", "KNNTransformer", "LabelDiffusion", "Scores", "Store", "__commit__", "__version__"),
-    *("diffuse", "errors", "evaluate", "knn_graph", "open", "sklearn", "text"),
+    *("diffuse", "errors", "evaluate", "knn_graph", "open", "sklearn", "text", "train_describer"),
 ]
 MODULES = (
     "arrays",
+    "describers",
     "diffusion.options",
     "errors",
     "results",
     "sklearn",
     "store",
+    "store_describing",
     "store_labelling",
     "store_reading",
     "store_scoring",

@@ -62,7 +62,19 @@ def test_json_has_what_a_bug_report_needs(tmp_path: Path) -> None:
     document = json.loads(run(tmp_path, "--json").stdout)
     assert set(document) == {"verdict", "software", "extras", "machine", "store"}
     assert set(document["software"]) == {"mmdiff", "python", "numpy", "scipy", "numba", "zarr", "faiss", "torch"}
-    assert set(document["extras"]) == {"cpu", "gpu", "torch", "files", "dask", "s3", "report", "sklearn", "web"}
+    assert set(document["extras"]) == {
+        "cpu",
+        "gpu",
+        "torch",
+        "files",
+        "dask",
+        "s3",
+        "report",
+        "images",
+        "networks",
+        "sklearn",
+        "web",
+    }
     assert set(document["machine"]) >= {"cores", "memory", "gpus", "crc32c", "page_size"}
     assert set(document["store"]) >= {"folder", "free_space", "speed"}
     assert document["store"]["speed"]["read_bytes_per_second"] > 0

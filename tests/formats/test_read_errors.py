@@ -42,6 +42,18 @@ def test_chunk_that_a_failing_disk_does_not_read_names_the_disk(store: Store, mo
         store.open_artifact(SEEDS).array("vectors")
 
 
+def test_store_whose_folder_a_failing_disk_does_not_read_names_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = os.stat
+
+    def refusing(path: Any, **more: Any) -> os.stat_result:
+        return failing() if str(path).startswith(str(store.path)) else status(path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refusing)
+        with pytest.raises(DiskError, match=r"store: cannot open the store \(Input/output error\).* check the disk"):
+            Store.open(store.path)
+
+
 READ_REFUSALS = {
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENFILE: "end other programs",

@@ -14,7 +14,8 @@ Rows = NDArray[np.float32]
 
 def unit_rows(rows: int, seed: int = 0) -> Rows:
     drawn = np.random.default_rng(seed).normal(size=(rows, 6))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    unit: Rows = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    return unit
 
 
 def lists_of(X: Rows, k: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:

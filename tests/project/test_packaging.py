@@ -23,7 +23,8 @@ RECIPE: dict[str, Any] = yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").re
 DOCKERFILES = ("Dockerfile", "Dockerfile.gpu")
 
 # Extras that are tested with the newest versions only, and those that make no sense together with others.
-NOT_WITH_OLDEST = {"gpu", "torch", "bench", "dev", "all"}
+NOT_WITH_OLDEST = {"gpu", "torch", "bench", "dev", "site", "all"}
+FOR_DEVELOPERS = {"bench", "dev", "site"}
 CONDA_NAMES = {"google-crc32c": "python-google-crc32c", "torch": "pytorch", "dask": "dask-core"}
 
 
@@ -47,7 +48,7 @@ def filled(version: str) -> tuple[int, ...]:
 
 
 def users_extras() -> dict[str, str]:
-    return floors([each for extra, wanted in EXTRAS.items() if extra not in ("gpu", "bench", "dev", "all") for each in wanted])
+    return floors([each for extra, wanted in EXTRAS.items() if extra not in FOR_DEVELOPERS | {"gpu", "all"} for each in wanted])
 
 
 def test_oldest_versions_are_the_lower_ends_of_the_ranges() -> None:
@@ -61,6 +62,14 @@ def test_oldest_versions_are_the_lower_ends_of_the_ranges() -> None:
     }
 
 
+def test_what_is_run_with_the_oldest_versions_is_there() -> None:
+    listed = re.search(r"(?s)\nWITH_OLDEST := (.*?[^\\])\n", (ROOT / "Makefile").read_text())
+    assert listed is not None
+    places = listed[1].replace("\\\n", " ").split()
+    assert len(places) > 10
+    assert all((ROOT / place).exists() for place in places)
+
+
 def test_the_newest_versions_are_within_the_ranges() -> None:
     newest = {name.lower(): version for name, version in pinned("constraints.txt").items()}
     for name, floor in {**floors(PROJECT["dependencies"]), **users_extras()}.items():
@@ -70,12 +79,12 @@ def test_the_newest_versions_are_within_the_ranges() -> None:
 def test_the_extra_of_all_holds_all_extras_for_users() -> None:
     listed = re.fullmatch(r"mmdiff\[(.*)\]", EXTRAS["all"][0])
     assert listed is not None
-    assert set(listed[1].split(",")) == EXTRAS.keys() - {"gpu", "bench", "dev", "all"}
+    assert set(listed[1].split(",")) == EXTRAS.keys() - FOR_DEVELOPERS - {"gpu", "all"}
 
 
 def test_the_page_explains_every_extra() -> None:
     page = (DOCS / "install.md").read_text()
-    assert set(re.findall(r"(?m)^\| `(\w+)` \|", page)) == EXTRAS.keys() - {"bench", "dev"}
+    assert set(re.findall(r"(?m)^\| `(\w+)` \|", page)) == EXTRAS.keys() - FOR_DEVELOPERS
 
 
 def test_versions_agree() -> None:

@@ -24,6 +24,7 @@ import mmdiff
 from mmdiff.cli import app
 from mmdiff.formats.store.store import Store
 from mmdiff.runtime.threads import limit_cores
+from tests.support.images import save_pictures, save_resnet
 from tests.support.stores import problems
 
 LONG = "9" * 5000
@@ -45,7 +46,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
 }
 
 # Commands that do not take the store of a test.
-_NO_STORE = ("doctor",)
+_NO_STORE = ("doctor", "train-describer")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class World:
         np.save(folder / "distances.npy", np.tile(np.array([0, 0.5, 0.6, 0.7], np.float32), (72, 1)))
         np.save(folder / "seeds.npy", rows[:12] + np.float32(0.1))
         (folder / "config.toml").write_text(CONFIG)
+        save_pictures(folder / "images", each=2)
+        save_resnet(folder / "tiny.safetensors")
         np.save(folder / "classes.npy", classes)
         store = mmdiff.open(self.store, create=True)
         store.add(rows)
@@ -196,6 +199,8 @@ def _state(folder: Path) -> dict[str, Any]:
 # Arguments and options with which each command works. An option with a nasty value takes the place of its entry.
 BASE: Mapping[str, Mapping[str, str]] = {
     "import": {"sources": "{folder}/rows.npy", "--role": "background"},
+    "describe": {"images": "{folder}/images", "--model": "{folder}/tiny.safetensors", "--crop": "16"},
+    "train-describer": {"images": "{folder}/images", "--size": "16", "--width": "4", "--epochs": "1", "--threads": "1"},
     "label": {"--id": "0", "--as": "1"},
     "suggest": {"n": "3"},
     "build-graph": {"--k": "4"},

@@ -231,7 +231,7 @@ class ApiWorld:
                 "audit": {"what": "duplicates"},
                 "predict": {"file": folder / "out.csv", "rows": "test"},
                 "explain": {"test": 0},
-                "export": {"artifact": "graph/W", "file": folder / "out.npz"},
+                "export": {"artifact": "graph/W", "file": folder / ("edges.csv" if parameter == "self_loops" else "out.npz")},
             }
             if weights["edge_weights"] != "constant":
                 first["import_graph"]["distances"] = folder / "distances.npy"
