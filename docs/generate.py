@@ -248,6 +248,7 @@ def main() -> None:
     for name in ("concepts.md", "choosing.md"):
         (DOCS / name).write_text(figures.updated((DOCS / name).read_text()))
     (DOCS / "testing.md").write_text(testing((DOCS / "testing.md").read_text()))
+    (DOCS / "sklearn.md").write_text(comparison((DOCS / "sklearn.md").read_text()))
     (ROOT / "README.md").write_text(readme((ROOT / "README.md").read_text()))
 
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 # Entries of a long list, rows of scores and classes of a row that are shown.
 _ENTRIES, _SCORED_ROWS, _BEST = 20, 5, 3
 # Characters of a value, and of the name of a class among scores.
-_LONGEST, _LONGEST_CLASS = 120, 36
+_LONGEST, _LONGEST_CLASS = 500, 36
+# Columns of a table that a dict of dicts becomes; with more they stand one below the other.
+_COLUMNS = 8
 
 _RULE = "1px solid rgba(128,128,128,.4)"
 _CELL = "padding:.2em .9em .2em 0;vertical-align:top;white-space:normal;background:none;border:0;"
@@ -33,6 +35,8 @@ _BAR_WIDTH = 80
 # Figures in summaries that are numbers of bytes, and seconds.
 _BYTES = {"bytes", "memory", "memory_limit", "peak_memory", "scratch", "artifact", "disk_free", "read", "on_disk"}
 _SECONDS = {"seconds"}
+# Whole numbers that are names and not counts.
+_NAMES = {"id", "row"}
 
 
 def store_html(store: StoreReader) -> str:
@@ -115,7 +119,7 @@ def evaluation_html(evaluation: Evaluation) -> str:
 
 def summary_html(summary: Summary) -> str:
     """A summary as a table, with tables in it."""
-    return tag("div", _values(summary), style="overflow-x:auto;max-width:100%")
+    return tag("div", _value("", summary), style="overflow-x:auto;max-width:100%")
 
 
 def _values(given: dict[str, Any]) -> Child:
@@ -124,11 +128,11 @@ def _values(given: dict[str, Any]) -> Child:
 
 
 def _value(key: str, given: Any) -> Child:
+    """A value of a summary: dicts and lists of dicts become tables."""
     if isinstance(given, dict) and given:
         entries = list(given.values())
-        if len(entries) > 1 and all(
-            isinstance(entry, dict) and entry and entry.keys() == entries[0].keys() for entry in entries
-        ):
+        keys = {key for entry in entries if isinstance(entry, dict) for key in entry}
+        if len(entries) > 1 and len(keys) <= _COLUMNS and all(isinstance(entry, dict) and entry for entry in entries):
             return _entries([{"": name, **entry} for name, entry in given.items()])
         return _values(given)
     if isinstance(given, list) and given and all(isinstance(entry, dict) for entry in given):
@@ -154,13 +158,14 @@ def _short(key: str, given: Any) -> str:
     if isinstance(given, int | float) and key in _SECONDS:
         return text.duration(given) if given >= 1 else f"{given * 1000:.3g} ms"
     if isinstance(given, int):
-        return f"{given:,}"
+        return str(given) if key in _NAMES else f"{given:,}"
     if isinstance(given, float):
         return f"{given:.4g}"
     if isinstance(given, dict):
         return ", ".join(f"{_title(name)} {_short(name, inner)}" for name, inner in given.items()) or "-"
     if isinstance(given, list | tuple):
-        shown = ", ".join(_short("", inner) for inner in given[:_ENTRIES]) or "-"
+        between = "; " if given and isinstance(given[0], dict) else ", "
+        shown = between.join(_short("", inner) for inner in given[:_ENTRIES]) or "-"
         return shown if len(given) <= _ENTRIES else f"{shown} and {len(given) - _ENTRIES:,} more"
     return _shortened(given) or "-"
 

@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
         page.meta["hide"] = ["navigation"]
     # The path in the repository, which links are relative to.
     source = next((name for name, made in PAGES.items() if made == own), f"docs/{own}")
-    known = {file.src_uri for file in files}
+    known = {file.src_uri for file in files if file.inclusion.is_included()}
     parts = _FENCE.split(_SIGNATURE.sub(_one_parameter_a_line, markdown))
     parts[::2] = [_relinked(text, source, known) for text in parts[::2]]
     return _with_room_before_lists("".join(parts))

@@ -62,7 +62,7 @@ PURPOSES = {
     "web": "the page of a store in a browser",
 }
 # Extras that developers install, and the one that is all others.
-_NOT_FOR_USERS = ("all", "bench", "dev")
+_NOT_FOR_USERS = ("all", "bench", "dev", "interop", "site")
 _BASE = ("numpy", "scipy", "numba", "zarr")
 _EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)[\"']")
 _NAME = re.compile(r"[\w.-]+")

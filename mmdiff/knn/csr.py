@@ -66,16 +66,14 @@ def sorted_lists(
         place = np.where((found := numbers == own).any(axis=1), found.argmax(axis=1), numbers.shape[1] - 1)[:, None]
         np.put_along_axis(numbers, place, own if itself else -1, axis=1)
         np.put_along_axis(values, place, 0, axis=1)
-    order = _by_distance(numbers, values, first if itself else None)
-    return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(values, order, axis=1)
-
-
-def _by_distance(numbers: NDArray[np.int64], values: NDArray[Any], first: int | None) -> NDArray[np.int64]:
-    """The order of the entries of each row: by distance, as they were given where distances are equal; the row itself first."""
     keys = np.where(numbers < 0, np.inf, values)
-    if first is not None:
+    if itself:
         keys[numbers == (first + np.arange(len(numbers)))[:, None]] = -1
-    return np.argsort(keys, axis=1, kind="stable")
+    # Lists that are found by search are in order already.
+    if (keys[:, 1:] >= keys[:, :-1]).all():
+        return numbers, values
+    order = np.argsort(keys, axis=1, kind="stable")
+    return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(values, order, axis=1)
 
 
 def distances_of(similarities: NDArray[Any]) -> NDArray[np.float32]:

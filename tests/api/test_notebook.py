@@ -118,6 +118,13 @@ def test_plans_and_inspections_are_tables_in_words(store: mmdiff.Store) -> None:
     assert "alert(1)" in words(Summary(name=HOSTILE[0], nested={HOSTILE[0]: [{"class": HOSTILE[0], "points": 3}]}))
 
 
+def test_ids_are_no_counts_and_parts_of_a_kind_share_a_table() -> None:
+    assert "1457 2,048" in words(Summary(worst=[{"id": 1457, "degree": 2048}]))
+    parts = page(Summary(first={"bytes": 2048, "made": 1}, second={"bytes": 5, "note": "a sentence"}))
+    assert ["".join(cell.itertext()) for cell in parts.findall(".//th")] == ["", "bytes", "made", "note"]
+    assert [cell.text for cell in parts.findall(".//tbody/tr/td")][1] == "2.0 KiB"
+
+
 def test_long_lists_are_cut() -> None:
     text = words(Summary(items=[{"row": i} for i in range(1000)], numbers=list(range(1000)), empty=[], nothing=None, flag=True))
     assert "and 980 more" in text

@@ -25,7 +25,7 @@ def test_the_page_is_that_of_the_results(results_page: ModuleType) -> None:
 
 def test_every_ready_made_config_has_results() -> None:
     configs = {path.stem for path in (DOCS / "experiments").glob("*.toml")}
-    measured_otherwise = {"check", "calibration", "held_out", "audit", "suggesting"}
+    measured_otherwise = {"check", "calibration", "held_out", "audit", "suggesting", "images", "sklearn"}
     assert {path.stem for path in RESULTS.glob("*.json")} - measured_otherwise == configs
 
 

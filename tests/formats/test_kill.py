@@ -30,8 +30,8 @@ def kill_at_every_step(stage: str, kind: str, folder: Path, every: int = 1) -> d
 
 
 def test_import_killed_before_any_step_resumes_to_identical_bytes(quick_folder: Path) -> None:
-    kills = kill_at_every_step("import-seeds", "before", quick_folder, every=4)
-    assert sum(kills.values()) > 50
+    kills = kill_at_every_step("import-seeds", "before", quick_folder, every=2)
+    assert sum(kills.values()) > 100
     assert set(kills) >= {
         "mkdir",
         "create",
@@ -83,7 +83,7 @@ def test_replacement_killed_at_any_step_shows_the_old_artifact_or_the_new_one_wh
     assert sum(kill_at_every_step("import-again", "before", quick_folder, every=8).values()) > 12
 
 
-@pytest.mark.parametrize(("kind", "every"), [("before", 2), ("after", 6), ("within", 2)])
+@pytest.mark.parametrize(("kind", "every"), [("before", 1), ("after", 6), ("within", 2)])
 def test_append_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, kind: str, every: int) -> None:
     kills = kill_at_every_step("append", kind, quick_folder, every)
     assert sum(kills.values()) > (2 if kind == "within" else 60 // every)
@@ -92,7 +92,7 @@ def test_append_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path
 
 @pytest.mark.parametrize("kind", ["before", "after"])
 def test_merge_of_appended_rows_killed_at_any_step_resumes_to_identical_bytes(quick_folder: Path, kind: str) -> None:
-    """At few steps: kills at links are those of an append, which is killed at every second step."""
+    """At few steps: kills at links are those of an append, which is killed at every step."""
     assert sum(kill_at_every_step("merge-appended", kind, quick_folder, every=50).values()) > 3
 
 

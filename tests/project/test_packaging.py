@@ -23,14 +23,11 @@ RECIPE: dict[str, Any] = yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").re
 DOCKERFILES = ("Dockerfile", "Dockerfile.gpu")
 
 # Extras that are tested with the newest versions only, and those that make no sense together with others.
-NOT_WITH_OLDEST = {"gpu", "torch", "images", "networks", "bench", "dev", "site", "all"}
-FOR_DEVELOPERS = {"bench", "dev", "site"}
-CONDA_NAMES = {
-    "google-crc32c": "python-google-crc32c",
-    "torch": "pytorch",
-    "dask": "dask-core",
-    "open_clip_torch": "open-clip-torch",
-}
+NOT_WITH_OLDEST = {"gpu", "torch", "images", "networks", "bench", "dev", "interop", "site", "all"}
+FOR_DEVELOPERS = {"bench", "dev", "interop", "site"}
+# Extras that are not installed together with all others.
+APART = {"gpu", "networks", "all"}
+CONDA_NAMES = {"google-crc32c": "python-google-crc32c", "torch": "pytorch", "dask": "dask-core"}
 
 
 def floors(requirements: list[str]) -> dict[str, str]:
@@ -53,7 +50,7 @@ def filled(version: str) -> tuple[int, ...]:
 
 
 def users_extras() -> dict[str, str]:
-    return floors([each for extra, wanted in EXTRAS.items() if extra not in FOR_DEVELOPERS | {"gpu", "all"} for each in wanted])
+    return floors([each for extra, wanted in EXTRAS.items() if extra not in FOR_DEVELOPERS | APART for each in wanted])
 
 
 def test_oldest_versions_are_the_lower_ends_of_the_ranges() -> None:
@@ -84,7 +81,7 @@ def test_the_newest_versions_are_within_the_ranges() -> None:
 def test_the_extra_of_all_holds_all_extras_for_users() -> None:
     listed = re.fullmatch(r"mmdiff\[(.*)\]", EXTRAS["all"][0])
     assert listed is not None
-    assert set(listed[1].split(",")) == EXTRAS.keys() - FOR_DEVELOPERS - {"gpu", "networks", "all"}
+    assert set(listed[1].split(",")) == EXTRAS.keys() - FOR_DEVELOPERS - APART
 
 
 def test_the_page_explains_every_extra() -> None:

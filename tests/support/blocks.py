@@ -2,10 +2,10 @@
 
 python -m tests.support.blocks PAGE     in a folder with the files that the page expects
 
-Blocks of `python`, `sh` and `toml` are code. `<!-- not run: REASON -->` above a block leaves it out, as does
-`<!-- runs on FILES -->`, where another test runs it. `<!-- before ... -->` holds commands that a page needs but does not show.
-All blocks share one process, in which commands of mmdiff run as well, so that each of them does not load everything anew; other
-commands of the shell get a process of their own.
+Blocks of `python`, `sh` and `toml` are code. `<!-- not run: REASON -->` above a block leaves it out, as do
+`<!-- runs on FILES -->` and `<!-- runs with LIBRARY -->`, where another test runs it. `<!-- before ... -->` holds commands that
+a page needs but does not show. All blocks share one process, in which commands of mmdiff run as well, so that each of them does
+not load everything anew; other commands of the shell get a process of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(
     r"(?ms)^<!-- before\n(?P<before>.*?)^-->$"
-    r"|(?:^ *<!-- (?:not run: |runs (?=on ))(?P<reason>[^\n]*?) -->\n)?"
+    r"|(?:^ *<!-- (?:not run: |runs (?=on |with ))(?P<reason>[^\n]*?) -->\n)?"
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$"
 )
 
