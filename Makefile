@@ -31,9 +31,9 @@ NO_FILES := --deselect tests/formats/test_disk_errors.py::test_file_size_limit_i
 demo: $(READY)
 	$(BIN)/python docs/demo.py
 
-# Three workers for two cores: some tests wait for processes of their own.
+# Four workers for two cores: many tests wait for processes of their own, or for the disk.
 test: $(READY)
-	$(BIN)/pytest -n 3 --dist worksteal tests
+	$(BIN)/pytest -n 4 --dist worksteal tests
 
 test-long: $(READY)
 	$(BIN)/python -m tests.long

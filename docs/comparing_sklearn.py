@@ -53,7 +53,7 @@ PARTS = ("digits", "times", "memory")
 LABELS, DRAWS, TIMED = (1, 2, 5), 20, 5
 FOUR_GB = 4e9
 # The search for the neighbours of more rows takes longer than all other measurements.
-MOST_ROWS = 100_000
+MOST_ROWS = 300_000
 # Rows of 64 values in 10 classes, of which 100 have a label.
 WIDTH, CLASSES, KNOWN = 64, 10, 100
 SIZES = {"LabelSpreading, rbf": (4000, 8000, 16_000), "LabelSpreading, knn": (10_000, 20_000, 40_000)}

@@ -27,7 +27,12 @@ NOT_WITH_OLDEST = {"gpu", "torch", "images", "networks", "bench", "dev", "intero
 FOR_DEVELOPERS = {"bench", "dev", "interop", "site"}
 # Extras that are not installed together with all others.
 APART = {"gpu", "networks", "all"}
-CONDA_NAMES = {"google-crc32c": "python-google-crc32c", "torch": "pytorch", "dask": "dask-core"}
+CONDA_NAMES = {
+    "google-crc32c": "python-google-crc32c",
+    "torch": "pytorch",
+    "dask": "dask-core",
+    "open_clip_torch": "open-clip-torch",
+}
 
 
 def floors(requirements: list[str]) -> dict[str, str]:
@@ -50,7 +55,7 @@ def filled(version: str) -> tuple[int, ...]:
 
 
 def users_extras() -> dict[str, str]:
-    return floors([each for extra, wanted in EXTRAS.items() if extra not in FOR_DEVELOPERS | APART for each in wanted])
+    return floors([each for extra, wanted in EXTRAS.items() if extra not in FOR_DEVELOPERS | {"gpu", "all"} for each in wanted])
 
 
 def test_oldest_versions_are_the_lower_ends_of_the_ranges() -> None:
