@@ -119,7 +119,7 @@ def test_the_conda_recipe_requires_what_the_wheel_requires() -> None:
     def named(found: dict[str, str]) -> dict[str, str]:
         return {CONDA_NAMES.get(name, name): version for name, version in found.items()}
 
-    base, optional = named(floors(PROJECT["dependencies"])), named({**users_extras(), **floors(EXTRAS["networks"])})
+    base, optional = named(floors(PROJECT["dependencies"])), named(users_extras())
     required, constrained = conda(RECIPE["requirements"]["run"]), conda(RECIPE["requirements"]["run_constraints"])
     assert base.items() <= required.items()
     assert (required.items() - base.items()) | constrained.items() == optional.items()
