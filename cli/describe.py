@@ -10,7 +10,7 @@ import typer
 from mmdiff import text
 from mmdiff.cli import show
 from mmdiff.cli.build_graph import Device
-from mmdiff.cli.importing import Dtype, Role
+from mmdiff.cli.importing import ClassNames, Dims, InRole, NoBackground, Normalize, Role, SameIds, StoredDtype
 from mmdiff.cli.options import DEFAULT_STORE, AsJson, StorePlace, Threads, open_store
 from mmdiff.errors import BadOption, Parameter
 
@@ -45,12 +45,7 @@ def command(
             show_default=False,
         ),
     ],
-    role: Annotated[
-        Role,
-        typer.Option(
-            help="`background`: rows that labels spread over. `seeds`: labelled rows beside them. `test`: rows to classify.",
-        ),
-    ] = Role.background,
+    role: InRole = Role.background,
     labels_from_folders: Annotated[
         bool,
         typer.Option(
@@ -62,10 +57,7 @@ def command(
         str | None,
         typer.Option(metavar="FILE", help="A label for each image, in the order of the images; files as for `import`."),
     ] = None,
-    class_names: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Names of class numbers: `.txt` (line i is class i), `.json` or `.csv`."),
-    ] = None,
+    class_names: ClassNames = None,
     prefix: Annotated[
         str, typer.Option(metavar="TEXT", help="Put in front of every id, where images of several places have the same paths.")
     ] = "",
@@ -102,17 +94,9 @@ def command(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Images that the network takes at a time.")] = 64,
     device: Annotated[Device, typer.Option(help="`auto`: a GPU if torch finds one.")] = Device.auto,
-    dtype: Annotated[
-        Dtype | None,
-        typer.Option(
-            help="Type of the stored vectors. Default: float32, or with `--append` that of the background.", show_default=False
-        ),
-    ] = None,
-    dims: Annotated[
-        int | None,
-        typer.Option(help="Reduce wider rows to this many dimensions by PCA (with the background: 256).", show_default=False),
-    ] = None,
-    normalize: Annotated[bool, typer.Option(help="Scale rows to unit length.")] = True,
+    dtype: StoredDtype = None,
+    dims: Dims = None,
+    normalize: Normalize = True,
     keep_raw: Annotated[
         bool | None,
         typer.Option(
@@ -120,12 +104,8 @@ def command(
             show_default=False,
         ),
     ] = None,
-    no_background: Annotated[
-        bool, typer.Option("--no-background", help="There is none: train the PCA on these seeds.")
-    ] = False,
-    same_ids: Annotated[
-        bool, typer.Option("--same-ids", help="Use only the labels of seeds whose ids stand in the collection.")
-    ] = False,
+    no_background: NoBackground = False,
+    same_ids: SameIds = False,
     threads: Threads = None,
     store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,

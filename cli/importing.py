@@ -34,6 +34,41 @@ class OnBad(StrEnum):
     drop = "drop"
 
 
+# Options that `describe` shares.
+InRole = Annotated[
+    Role,
+    typer.Option(
+        help="`background`: rows that labels spread over. `seeds`: labelled rows beside them. `test`: rows to classify.",
+    ),
+]
+
+ClassNames = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Names of class numbers: `.txt` (line i is class i), `.json` or `.csv`."),
+]
+
+StoredDtype = Annotated[
+    Dtype | None,
+    typer.Option(
+        help="Type of the stored vectors. Default: float32, or with `--append` that of the background.", show_default=False
+    ),
+]
+
+Dims = Annotated[
+    int | None,
+    typer.Option(help="Reduce wider rows to this many dimensions by PCA (with the background: 256).", show_default=False),
+]
+
+Normalize = Annotated[bool, typer.Option(help="Scale rows to unit length.")]
+
+NoBackground = Annotated[bool, typer.Option("--no-background", help="There is none: train the PCA on these seeds.")]
+
+SameIds = Annotated[
+    bool,
+    typer.Option("--same-ids", help="Use only the labels of seeds whose ids stand in the collection."),
+]
+
+
 def command(
     sources: Annotated[
         list[str],
@@ -47,12 +82,7 @@ def command(
             show_default=False,
         ),
     ],
-    role: Annotated[
-        Role,
-        typer.Option(
-            help="`background`: rows that labels spread over. `seeds`: labelled rows beside them. `test`: rows to classify.",
-        ),
-    ] = Role.background,
+    role: InRole = Role.background,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -65,10 +95,7 @@ def command(
     ids: Annotated[
         str | None, typer.Option(metavar="COLUMN|FILE", help="An id for each row, in the same way. Default: row numbers.")
     ] = None,
-    class_names: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Names of class numbers: `.txt` (line i is class i), `.json` or `.csv`."),
-    ] = None,
+    class_names: ClassNames = None,
     append: Annotated[
         bool,
         typer.Option(
@@ -77,17 +104,9 @@ def command(
             "row numbers go on.",
         ),
     ] = False,
-    dtype: Annotated[
-        Dtype | None,
-        typer.Option(
-            help="Type of the stored vectors. Default: float32, or with `--append` that of the background.", show_default=False
-        ),
-    ] = None,
-    dims: Annotated[
-        int | None,
-        typer.Option(help="Reduce wider rows to this many dimensions by PCA (with the background: 256).", show_default=False),
-    ] = None,
-    normalize: Annotated[bool, typer.Option(help="Scale rows to unit length.")] = True,
+    dtype: StoredDtype = None,
+    dims: Dims = None,
+    normalize: Normalize = True,
     keep_raw: Annotated[
         bool | None,
         typer.Option(
@@ -96,13 +115,8 @@ def command(
         ),
     ] = None,
     on_bad: Annotated[OnBad, typer.Option(help="Rows with NaN, Inf or only zeros: stop, or leave them out.")] = OnBad.error,
-    no_background: Annotated[
-        bool, typer.Option("--no-background", help="There is none: train the PCA on these seeds.")
-    ] = False,
-    same_ids: Annotated[
-        bool,
-        typer.Option("--same-ids", help="Use only the labels of seeds whose ids stand in the collection."),
-    ] = False,
+    no_background: NoBackground = False,
+    same_ids: SameIds = False,
     threads: Threads = None,
     store: StorePlace = DEFAULT_STORE,
     json: AsJson = False,
