@@ -380,6 +380,8 @@ class StoreScorer(StoreReader):
             if shape is not None:
                 # A scalar of numpy is the number that it holds.
                 value = Placeholder(f"<array {shape}>") if shape else value.item()
+            elif isinstance(value, (list, tuple)) and any(getattr(each, "shape", None) == () for each in value):
+                value = [each.item() if getattr(each, "shape", None) == () else each for each in value]
             if value is parameter.default:
                 continue
             value = str(value) if isinstance(value, Path) else value

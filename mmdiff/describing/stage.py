@@ -301,6 +301,7 @@ def _colours(name: str, values: Any, least: float) -> tuple[float, float, float]
     """Three numbers, for red, green and blue."""
     if values is None:
         return None
+    values = values.tolist() if isinstance(values, np.ndarray) else values
     if not isinstance(values, (list, tuple)) or len(values) != 3:
         raise BadOption(Parameter(name, values), ": expected three numbers, for red, green and blue, such as 0.5,0.5,0.5.")
     red, green, blue = (number(name, value, least, 1.0) for value in values)

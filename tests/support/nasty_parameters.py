@@ -70,10 +70,18 @@ VALID: Mapping[str, int | float] = {
     "above": 0.75,
     "share": 0.5,
     "n": 3,
+    "resize": 16,
+    "crop": 12,
+    "mean": 0.5,
+    "std": 0.5,
+    "size": 24,
+    "width": 8,
+    "depth": 10,
+    "epochs": 1,
 }
 
 # Flags that contradict the other parameters of the call, or the store.
-_ONLY_FALSE = ("no_background", "append", "same_ids", "per_class")
+_ONLY_FALSE = ("no_background", "append", "same_ids", "per_class", "labels_from_folders")
 
 # Values that would connect, print, or take the place of what a test looks at.
 _NOT_TRIED = ("self", "progress", "announce", "command", "dask", "create", "X", "y", "graph", "scores", "config", "options")
@@ -117,7 +125,9 @@ def numpy_cases(call: str) -> Iterator[ApiCase]:
         elif _is_numeric(annotation):
             value = VALID[name]
             kinds = (np.float32, np.float64) if isinstance(value, float) else (np.int64, np.uint32)
-            yield from (ApiCase(call, name, [kind(value)] if "Iterable" in annotation else kind(value)) for kind in kinds)
+            many = 3 if "Sequence[float]" in annotation else 1
+            several = many > 1 or "Iterable" in annotation
+            yield from (ApiCase(call, name, [kind(value)] * many if several else kind(value)) for kind in kinds)
 
 
 def _is_numeric(annotation: str) -> bool:
@@ -130,9 +140,10 @@ def _signed(call: str) -> Callable[..., Any]:
     return found
 
 
-FUNCTIONS = ("open", "knn_graph", "diffuse", "evaluate")
+FUNCTIONS = ("open", "knn_graph", "diffuse", "evaluate", "train_describer")
 METHODS = (
     "add",
+    "describe",
     "label",
     "hold_out",
     "build_graph",
@@ -216,11 +227,15 @@ class ApiWorld:
             mmdiff.diffuse(self.graph, self.y, **({"iterations": 2} | operator | given))
         elif call == "mmdiff.evaluate":
             mmdiff.evaluate(np.eye(2), [0, 1], **given)
+        elif call == "mmdiff.train_describer":
+            small = {"source": folder / "images", "out": folder / "own.safetensors", "size": 16, "width": 4, "epochs": 1}
+            mmdiff.train_describer(**(small | {"threads": 1} | given))
         elif call == "mmdiff.open":
             mmdiff.open(**({"store": self.world.store} | given))
         else:
             first: dict[str, dict[str, Any]] = {
                 "add": {"source": self.X, "labels": None},
+                "describe": {"source": folder / "images", "model": folder / "tiny.safetensors", "crop": 16, "dims": 4},
                 "label": {"source": folder / "by_id.csv"},
                 "hold_out": {"share": 0.25},
                 "build_graph": {"k": 4} | weights,
