@@ -228,8 +228,8 @@ class ApiWorld:
         elif call == "mmdiff.evaluate":
             mmdiff.evaluate(np.eye(2), [0, 1], **given)
         elif call == "mmdiff.train_describer":
-            small = {"source": folder / "images", "out": folder / "own.safetensors", "size": 16, "width": 4, "epochs": 1}
-            mmdiff.train_describer(**(small | {"threads": 1} | given))
+            small: dict[str, Any] = {"source": folder / "images", "out": folder / "own.safetensors"}
+            mmdiff.train_describer(**(small | {"size": 16, "width": 4, "epochs": 1, "threads": 1} | given))
         elif call == "mmdiff.open":
             mmdiff.open(**({"store": self.world.store} | given))
         else:
