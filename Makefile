@@ -80,9 +80,10 @@ site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
+# The bound on boto3 is what s3fs of that time takes; without it, pip tries all versions for many minutes.
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 	test -x $(OLDEST)/bin/python || { python=$$(packaging/find-python $(PYTHON)) && "$$python" -m venv $(OLDEST); }
-	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,files,sklearn,report,s3,dask,web]' pytest hypothesis flask flask-cors 'moto[s3]'
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,files,sklearn,report,s3,dask,web]' pytest hypothesis flask flask-cors 'moto[s3]' 'boto3<1.41.6'
 	touch $@
 
 $(READY): pyproject.toml constraints.txt
