@@ -83,7 +83,7 @@ site: $(READY)
 # The bound on boto3 is what s3fs of that time takes; without it, pip tries all versions for many minutes.
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 	test -x $(OLDEST)/bin/python || { python=$$(packaging/find-python $(PYTHON)) && "$$python" -m venv $(OLDEST); }
-	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,files,sklearn,report,s3,dask,web]' pytest hypothesis flask flask-cors 'moto[s3]' 'boto3<1.41.6'
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,files,sklearn,report,s3,dask,web]' pytest hypothesis flask flask-cors 'moto[s3]' 'boto3<1.41.6' safetensors
 	touch $@
 
 $(READY): pyproject.toml constraints.txt
