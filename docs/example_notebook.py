@@ -50,7 +50,7 @@ def executed(notebook: Json, folder: Path = DOCS) -> Json:
 
 
 def _run(source: str, names: Json, count: int) -> list[Json]:
-    """What a cell prints, and its value if it ends in an expression."""
+    """The output of a cell: the text that it prints, and its value if it ends in an expression."""
     tree = ast.parse(source)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed, value = io.StringIO(), None

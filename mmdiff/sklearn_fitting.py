@@ -1,4 +1,4 @@
-"""What the estimators of `mmdiff.sklearn` share: the graph of the rows of a fit, in memory or in a store."""
+"""Fitting, shared by the estimators of `mmdiff.sklearn`: the graph of the rows of a fit, in memory or in a store."""
 
 from __future__ import annotations
 

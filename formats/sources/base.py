@@ -165,7 +165,7 @@ class Matrix(ABC):
         return np.empty(0, np.int64)
 
     def facts(self) -> dict[str, Any]:
-        """What an artifact made of the rows records of their origin."""
+        """The origin of the rows, as an artifact made of them records it."""
         return {}
 
 
@@ -175,5 +175,5 @@ def unreadable_rows(source: Source) -> NDArray[np.int64]:
 
 
 def facts_of(source: Source) -> dict[str, Any]:
-    """What an artifact made of the rows of a source records of their origin."""
+    """The origin of the rows of a source, as an artifact made of them records it."""
     return source.facts() if isinstance(source, Matrix) else {}

@@ -83,9 +83,7 @@ def _open_file(path: Path, device: str) -> Model:
         with path.open("rb") as stream:
             start = stream.read(2)
         if start[:1] == b"\x80" or path.suffix.lower() in (".pkl", ".pickle", ".joblib", ".pth"):
-            raise BadOption(
-                Parameter("model", str(path)), f": a pickle, which could run any code when it is opened. {_CONVERT}"
-            )
+            raise _pickled(path)
         raise BadOption(
             Parameter("model", str(path)),
             ": neither an exported program (.pt2), nor TorchScript (.pt, .ts), nor .safetensors. " + _CONVERT,
@@ -190,7 +188,7 @@ def _open_resnet(path: Path, device: str) -> Model:
 
 
 def _recorded(path: Path, metadata: dict[str, str]) -> Preprocessing:
-    """How images were prepared when the network was trained by us; else as for ImageNet."""
+    """The preprocessing that `train-describer` recorded in the file; else that of ImageNet."""
     if METADATA not in metadata:
         return Preprocessing()
     try:

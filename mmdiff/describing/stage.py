@@ -184,7 +184,7 @@ class _Source(Matrix):
         return np.array(sorted(self._bad) if self.on_bad == "drop" else [], np.int64)
 
     def facts(self) -> Json:
-        """What the artifact records of the images. A run that finds all chunks written has not read any row yet."""
+        """The record of the images in the artifact. A run that finds all chunks written has not read any row yet."""
         self.read(0, 0)
         named = {self.images.ids[row]: why for row, why in sorted(self._bad.items())[:_NAMED]}
         unreadable = {"count": len(self._bad), "treatment": self.on_bad, "images": named}
@@ -264,7 +264,7 @@ def _labels(images: Images) -> ColumnSpec:
 
 
 def _preprocessing(request: Request, recorded: Preprocessing) -> Preprocessing:
-    """How images are prepared: as the user says, else as the model has recorded."""
+    """The preprocessing that the user asks for, else the one that the model has recorded."""
     crop = recorded.crop if request.crop is None else request.crop
     resize = recorded.resize if request.resize is None else request.resize
     if request.resize is None and request.crop is not None:

@@ -126,7 +126,7 @@ def _classes(images: Images) -> tuple[list[str], NDArray[np.int32]]:
 
 
 def _identity(request: Request, images: Images, device: str) -> str:
-    """What a checkpoint must have been written by, to be continued."""
+    """Identifies the training that a checkpoint belongs to: only the same one continues it."""
     settings = {key: value for key, value in vars(request).items() if key not in ("images", "out", "device")}
     return json.dumps([settings, images.fingerprint["digest"], device, cores()], sort_keys=True)
 

@@ -1,1 +1,1 @@
-"""What the estimators for scikit-learn are made of: labels, neighbours of new rows, graphs that are given."""
+"""Parts of the estimators for scikit-learn: labels, neighbours of new rows, graphs that are given."""

@@ -86,12 +86,12 @@ _PROBES = 32
 
 
 def _header(rows: int, width: int, metric: int = _INNER_PRODUCT) -> bytes:
-    """What all indexes begin with: their size, that they are trained, and their metric."""
+    """The head of every index: its size, that it is trained, and its metric."""
     return struct.pack("<iqqqBi", width, rows, _UNUSED, _UNUSED, 1, metric)
 
 
 def _flat_header(rows: int, width: int, metric: int) -> bytes:
-    """What a flat index has before its vectors."""
+    """The head of a flat index, before its vectors."""
     name = b"IxFI" if metric == _INNER_PRODUCT else b"IxF2"
     return name + _header(rows, width, metric) + struct.pack("<Q", rows * width)
 
