@@ -118,6 +118,10 @@ class ArrayWriter:
         origin = Origin(f"{self.folder}", lambda: "Run the same command again.", self._file, crcs)
         return touch_all(map_chunks(self.spec, self._descriptors(), self._open, origin))
 
+    def sync(self) -> None:
+        """Flushes the names of the chunks to disk; their bytes are there when they get their names."""
+        seam.sync_folder(self.folder)
+
     def moved_to(self, folder: Path) -> ArrayWriter:
         """This array in another folder; the one that is there, if an interrupted run has moved it."""
         seam.remove_empty_folder(folder)

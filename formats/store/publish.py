@@ -117,10 +117,11 @@ class Draft:
         return (self._object / scratch).is_dir()
 
     def note(self, note: Json) -> None:
-        """Writes the checkpoint: what a later run needs to continue this one."""
+        """Writes the checkpoint, what a later run needs to continue this one, for good: what it replaces may be dropped."""
         with finite_figures(self.name):
             text = encode(note)
         seam.write_file(self.checkpoint, text)
+        seam.sync_folder(self.checkpoint.parent)
 
     @property
     def noted(self) -> Json:

@@ -123,6 +123,11 @@ class ListWriter:
                 start, stop = spec.rows(chunk)
                 advance(stop - start)
 
+    def sync(self) -> None:
+        """Makes complete lists survive a power cut, so that those they were found from can go."""
+        self.neighbors.sync()
+        self.similarities.sync()
+
     def mapped(self) -> Lists:
         return self.neighbors.mapped(), self.similarities.mapped()
 
@@ -177,6 +182,7 @@ def _by_cells(draft: Draft, artifact: Artifact, cells: Cells, searchers: Searche
             search = NeighboursNeighbours(artifact, choice.visits, last)
             _fill(writer, search, f"neighbours' neighbours, pass {number}", progress, searchers)
         recalls.append(sample.recall(writer.mapped()[1][sample.rows]))
+        writer.sync()
         draft.note({"recalls": [astuple(recall) for recall in recalls]})
         # Only this pass reads the lists of the one before; without them, disk does not grow with the number of passes.
         for name in ("neighbors", "similarities"):

@@ -243,6 +243,11 @@ class Recorder:
             self._add(Entries(((*old, None), (*new, self.now.folders[old[0]][old[1]]))))
 
 
+def is_removal(operation: Operation) -> bool:
+    """Whether an operation only takes names away."""
+    return isinstance(operation, Entries) and all(node is None for _, _, node in operation.changes)
+
+
 Keep = Callable[[Operation], float]
 """The share of an operation that a crash keeps: 0, 1, or something between for a random part of the bytes written."""
 
@@ -276,6 +281,7 @@ def policies(draw: random.Random, count: int) -> Iterator[tuple[str, Keep]]:
     yield "only folders are kept", lambda operation: float(isinstance(operation, Entries))
     yield "only files are kept", lambda operation: float(not isinstance(operation, Entries))
     yield "bytes are lost", lambda operation: float(not isinstance(operation, Written))
+    yield "only removals are kept", lambda operation: float(is_removal(operation))
     for number in range(count):
         share = draw.choice((0.1, 0.5, 0.9))
         torn = draw.choice((0.0, 0.5))
