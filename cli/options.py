@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mmdiff.cli.errors import fail
 from mmdiff.errors import MmdiffError
+from mmdiff.text import size
 
 if TYPE_CHECKING:
     from mmdiff import Store
 
 DEFAULT_STORE = "mmdiff-store"
+
+# What the numerical libraries need of a limited process, and the way to see the limit; with less they abort, or never end.
+_LIMITS = {
+    "data": (resource.RLIMIT_DATA, 512 << 20, "ulimit -d"),
+    "address space": (resource.RLIMIT_AS, 1536 << 20, "ulimit -v"),
+}
 
 
 def complete_artifacts(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -76,9 +85,17 @@ def open_store(
     store: str, *, create: bool = False, memory: str = "8G", threads: int | None = None, dask: str | None = None
 ) -> Store:
     """The store of a command: progress is shown, and artifacts record the command line."""
+    _refuse_tight_limits()
     import mmdiff
 
     return mmdiff.open(store, create=create, memory=memory, progress=True, threads=threads, dask=dask, command=this_command())
+
+
+def _refuse_tight_limits() -> None:
+    for what, (kind, needed, see) in _LIMITS.items():
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY and limit < needed:
+            fail(f"this process may have {size(limit)} of {what} ({see}), and needs {size(needed)}. Raise the limit.", 1)
 
 
 def this_command() -> str:

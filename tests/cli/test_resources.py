@@ -74,6 +74,18 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
+@pytest.mark.parametrize(("option", "what", "needed"), [("-d", "data", "512.0 MiB"), ("-v", "address space", "1.5 GiB")])
+def test_limit_below_which_libraries_abort_is_refused_before_they_are_loaded(
+    graph: Path, option: str, what: str, needed: str
+) -> None:
+    code, told = shell(f"ulimit {option} 204800; mmdiff build-graph --k 6 --store store", graph)
+    assert code == 1
+    assert (
+        told == f"mmdiff: this process may have 200.0 MiB of {what} (ulimit {option}), and needs {needed}. Raise the limit.\n"
+    )
+    assert shell(f"ulimit {option} 2097152; mmdiff build-graph --k 6 --store store", graph)[0] == 0
+
+
 @pytest.mark.parametrize("stderr", [broken_pipe, hung_up, lambda: os.open("/dev/full", os.O_WRONLY)])
 def test_notes_without_a_reader_do_not_end_the_run(graph: Path, stderr: Callable[[], int]) -> None:
     name, stream = stderr.__name__.strip("<>"), stderr()

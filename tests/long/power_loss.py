@@ -74,8 +74,10 @@ class Losses:
             rehearsal.check_finished()
         except Exception as failure:
             finding = f"{where.partition(',')[0]}: {type(failure).__name__}: {str(failure)[:80]}"
+            if finding not in self.findings:
+                self.examples[finding] = f"{where}:\n{traceback.format_exc()}"
+                sys.stderr.write(f"power_loss: {self.examples[finding]}\n")
             self.findings[finding] += 1
-            self.examples.setdefault(finding, f"{where}:\n{traceback.format_exc()}")
 
     def report(self) -> str:
         """All findings with their number and an example."""

@@ -348,7 +348,8 @@ def judge(case: Case, code: int, told: str) -> str:
     if code not in EXIT_CODES:
         return f"exit code {code}: {' / '.join(lines[-2:])[:300]}"
     closed = "stderr" in case.condition or "all streams" in case.condition
-    if code != 0 and not closed and not any(line.startswith("mmdiff: ") for line in lines) and case.command != "verify":
+    reports = case.command in ("verify", "doctor") and code == 1
+    if code != 0 and not closed and not reports and not any(line.startswith("mmdiff: ") for line in lines):
         return f"exit code {code} without a sentence: {' / '.join(lines[-2:])[:300]}"
     if code != 0 and case.succeeds:
         return f"refused (exit code {code}): {' / '.join(lines[-2:])[:300]}"
