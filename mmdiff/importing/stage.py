@@ -291,7 +291,8 @@ def _space_from_rows(
     recipe = spaces.recipe(inputs.fingerprints["source"], dims, request.normalize, request.on_bad, state)
 
     def fill(draft: Draft) -> Json:
-        space = Space.make(rows(), dims, request.normalize, progress)
+        # Without a wish, few rows are reduced to as many dimensions as their PCA has.
+        space = Space.make(rows(), request.dims or min(dims, rows().rows), request.normalize, progress)
         space.write(draft)
         return space.facts(rows().rows)
 
@@ -323,7 +324,7 @@ def _merged_note(request: Request, background: Artifact) -> str:
 def _refuse_full_disk(publication: Publication, request: Request, found: Callable[[], Kept]) -> None:
     """Refuses a disk without room for the vectors, and for the raw descriptors where they are kept."""
     rows = found()
-    width = min(rows.width, request.dims or spaces.DEFAULT_DIMS)
+    width = min(rows.width, request.dims or min(spaces.DEFAULT_DIMS, rows.rows))
     raw = np.dtype(raw_dtype_of(rows)).itemsize if request.keeps_raw else 0
     disk = rows.rows * (width * np.dtype(request.dtype).itemsize + rows.width * raw)
     refuse_forecast(publication, request.name, disk)

@@ -70,6 +70,20 @@ def test_narrow_rows_are_only_normalised(tmp_path: Path, inputs: Inputs) -> None
     np.testing.assert_allclose(artifact.array("vectors"), unit(rows_of(inputs).astype(np.float64)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [2, 40])
+def test_fewer_rows_than_the_usual_dimensions_are_reduced_to_as_many_as_there_are(tmp_path: Path, rows: int) -> None:
+    np.save(tmp_path / "few.npy", np.random.default_rng(0).standard_normal((rows, 300)).astype(np.float32))
+    artifact = do(tmp_path / "store", Request([str(tmp_path / "few.npy")], "background")).artifact
+    vectors = np.asarray(artifact.array("vectors"), np.float64)
+    assert vectors.shape == (rows, rows)
+    # As many dimensions lose nothing: similarities are those of the centred rows.
+    centred = np.load(tmp_path / "few.npy").astype(np.float64)
+    centred = unit(centred - centred.mean(axis=0))
+    np.testing.assert_allclose(vectors @ vectors.T, centred @ centred.T, atol=2e-3)
+    with pytest.raises(BadOption, match=f"at most dims={rows}"):
+        do(tmp_path / "other", Request([str(tmp_path / "few.npy")], "background", dims=256))
+
+
 def test_without_normalisation_and_pca_rows_stay_as_they_are_and_are_not_kept_twice(tmp_path: Path, inputs: Inputs) -> None:
     artifact = do(tmp_path / "store", inputs.request(dims=None, normalize=False, keep_raw=True)).artifact
     np.testing.assert_array_equal(artifact.array("vectors"), rows_of(inputs))
