@@ -2,7 +2,8 @@
 
     python -m benchmarks [SECTION...] [--folder DIR]
 
-A section takes minutes to half an hour. Those of `make bench` need up to 20 GB of disk, those of `make bench-scale` up to 50.
+A section takes minutes to half an hour, D100M hours. Those of `make bench` need up to 20 GB of disk, those of
+`make bench-scale` up to 50, and D100M takes all that is free.
 Only the sections named are measured; the others keep their figures. Each section records machine and versions.
 """
 
@@ -37,6 +38,7 @@ SCALE: dict[str, Callable[[Path], Json]] = {
     "F1M": scale.F1M,
     "F10M": scale.F10M,
     "F100M": scale.F100M,
+    "D100M": scale.D100M,
     "reading": scale.reading,
     "growth": scale.growth,
     "cluster": cluster.figures,

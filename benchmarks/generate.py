@@ -42,9 +42,14 @@ class Surface:
 
 
 def generate(
-    file: Path, rows: int, seed: int = 0, clusters: NDArray[np.int64] | None = None, surface: Surface | None = None
+    file: Path,
+    rows: int,
+    seed: int = 0,
+    clusters: NDArray[np.int64] | None = None,
+    surface: Surface | None = None,
+    dtype: str = "<f4",
 ) -> None:
-    """Writes rows of float32 to a `.npy` file in blocks. `clusters` gives the cluster of each row; by default it is drawn.
+    """Writes rows to a `.npy` file in blocks. `clusters` gives the cluster of each row; by default it is drawn.
 
     The seed determines the points; the surface is always the same.
     """
@@ -57,13 +62,14 @@ def generate(
     mean = (np.maximum(centres @ first, 0) @ second).mean(axis=0)
     draw, shares = np.random.default_rng(seed), on.shares()
     with file.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (rows, on.dims)})
+        np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": (rows, on.dims)})
         for start in range(0, rows, _BLOCK_ROWS):
             count = min(_BLOCK_ROWS, rows - start)
             chosen = np.searchsorted(shares, draw.random(count)) if clusters is None else clusters[start : start + count]
             points = centres[chosen] + np.float32(on.spread) * draw.standard_normal((count, on.intrinsic), dtype=np.float32)
             values = np.maximum(points @ first, 0) @ second - mean
-            (values + np.float32(on.noise) * draw.standard_normal((count, on.dims), dtype=np.float32)).tofile(stream)
+            values += np.float32(on.noise) * draw.standard_normal((count, on.dims), dtype=np.float32)
+            values.astype(dtype, copy=False).tofile(stream)
 
 
 def main() -> None:

@@ -34,13 +34,17 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Watched:
-    """A finished command: its time, peak anonymous memory (sampled), output, and bytes read from and written to the disk."""
+    """A finished command: its time, peak anonymous memory (sampled), output, and bytes read from and written to the disk.
+
+    `disk_bytes` is the most that the disk of a folder held at any time (sampled), beyond what it held before the command.
+    """
 
     seconds: float
     anonymous_bytes: int
     output: str
     read_bytes: int = 0
     written_bytes: int = 0
+    disk_bytes: int = 0
 
     @property
     def megabytes(self) -> float:
@@ -53,6 +57,7 @@ class Watched:
             "anonymous": self.anonymous_bytes,
             "read": self.read_bytes,
             "written": self.written_bytes,
+            "disk": self.disk_bytes,
         }
 
 
@@ -83,9 +88,9 @@ def best_of(runs: int, measure: Callable[[], Watched], prepare: Callable[[], Non
     return min(watched, key=lambda run: run.seconds)
 
 
-def watch(command: Sequence[str | Path], machine_bytes: int | None = None) -> Watched:
+def watch(command: Sequence[str | Path], machine_bytes: int | None = None, disk: Path = Path()) -> Watched:
     """Runs a command to its end, with memory and page cache limited to `machine_bytes` if control groups are writable."""
-    most, moved = 0, (0, 0)
+    most, moved, before, grown = 0, (0, 0), used_bytes(disk), 0
     with nullcontext(None) if machine_bytes is None else limited_group(machine_bytes) as group:
         words = list(map(str, command))
         if group is not None:
@@ -94,12 +99,13 @@ def watch(command: Sequence[str | Path], machine_bytes: int | None = None) -> Wa
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             while process.poll() is None:
                 most, moved = max(most, anonymous_bytes(process.pid)), moved_bytes(process.pid) or moved
+                grown = max(grown, used_bytes(disk) - before)
                 time.sleep(_POLL_SECONDS)
             seconds = time.perf_counter() - start
             output = process.stdout.read() if process.stdout else ""
     if process.returncode:
         raise RuntimeError(f"{' '.join(words)} failed: {output}")
-    return Watched(seconds, most, output, *moved)
+    return Watched(seconds, most, output, *moved, grown)
 
 
 @contextmanager
@@ -142,6 +148,12 @@ def moved_bytes(pid: int) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return (int(counters["read_bytes"]), int(counters["write_bytes"])) if "read_bytes" in counters else None
+
+
+def used_bytes(folder: Path) -> int:
+    """The bytes in use on the disk of a folder."""
+    status = os.statvfs(folder)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def evict(folder: Path, sync: bool = True) -> None:

@@ -11,15 +11,17 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import large
+from benchmarks.generate import Surface
 from benchmarks.knn import PROGRAM
 from benchmarks.large import CLASSES, T
 from benchmarks.measure import evict, watch
-from benchmarks.whole import whole_job
+from benchmarks.whole import Job, whole_job
 from mmdiff.diffusion.io.graph_stream import Block, Stream
 from mmdiff.formats.storage import seam
 from mmdiff.formats.storage.direct import page_aligned
@@ -32,23 +34,41 @@ RUNS = 3
 LIMIT = "19000M"
 _MILLION = 1_000_000
 
+# The share of the free disk that the graph of the largest job may take; matrices S and scores need some too.
+_DISK_SHARE = 0.8
+
 
 def F1M(folder: Path) -> Json:
     """All stages for a million images, with a warm and with a cold page cache."""
     (folder / "compile").mkdir()
-    whole_job(folder / "compile", 20_000, "2G")
+    whole_job(folder / "compile", Job(20_000, "2G"))
     runs = {}
     for state in ("warm", "cold"):
         own = folder / state
         own.mkdir()
-        runs[state] = whole_job(own, _MILLION, "2G", cold=state == "cold")
+        runs[state] = whole_job(own, Job(_MILLION, "2G", cold=state == "cold"))
         shutil.rmtree(own)
     return runs
 
 
 def F10M(folder: Path) -> Json:
     """All stages for ten million images within 4 GB."""
-    return whole_job(folder, 10 * _MILLION, "4G")
+    return whole_job(folder, Job(10 * _MILLION, "4G"))
+
+
+def D100M(folder: Path) -> Json:
+    """All stages from descriptors for a hundred million images within 16 GB, or for as many as the free disk allows.
+
+    A job of a million, which also compiles the kernels, says how many bytes of disk a row takes.
+    """
+    job = Job(_MILLION, "16G", Surface(dims=64, clusters=50_000), "<f2", recall=0.9, classes=CLASSES, iterations=T)
+    (folder / "million").mkdir()
+    first = whole_job(folder / "million", job)
+    shutil.rmtree(folder / "million")
+    # The source lies beside the store while it is imported; it is smaller than what comes after.
+    graph = max(first["held"][stage] for stage in ("import", "build-graph", "complete"))
+    rows = min(100, int(_DISK_SHARE * seam.free_bytes(folder) / graph)) * _MILLION
+    return {**whole_job(folder, replace(job, rows=rows)), "million": first}
 
 
 def F100M(folder: Path) -> Json:

@@ -48,7 +48,14 @@ def page(results: Json) -> str:
     if "growth" in scale and "F100M" in scale:
         points = [*scale["growth"]["points"], _as_point(scale["F100M"])]
         scale = {**scale, "growth": {**scale["growth"], "points": points}}
-    for name, describe in (("F1M", _F1M), ("F10M", _F10M), ("F100M", _F100M), ("growth", _growth), ("cluster", _cluster)):
+    for name, describe in (
+        ("F1M", _F1M),
+        ("F10M", _F10M),
+        ("F100M", _F100M),
+        ("D100M", _D100M),
+        ("growth", _growth),
+        ("cluster", _cluster),
+    ):
         if name in scale:
             parts += [describe(scale[name]), _how(name, scale[name])]
     return "\n".join(parts)
@@ -131,8 +138,9 @@ def _stages(job: Json) -> str:
 def _came_of(job: Json) -> str:
     best = job["accuracy"]
     return (
-        f"{job['rows']:,} generated descriptors of 256 dimensions as float16, k = 30, `--memory {job['memory']}`: recall"
-        f" {job['recall']:.3f}. Then 1,000 seeds of 500 classes and 10,000 test points, T = 4: accuracy"
+        f"{job['rows']:,} generated descriptors of {job['dims']} dimensions as float16, k = 30, `--memory {job['memory']}`:"
+        f" recall {job['recall']:.3f}. Then {job['seeds']:,} seeds of {job['classes']} classes and {job['tests']:,} test"
+        f" points, T = {job['iterations']}: accuracy"
         f" {100 * best['top1']:.1f} % (top 1) and {100 * best['top5']:.1f} % (top 5).\n"
     )
 
@@ -157,6 +165,15 @@ def _F1M(runs: Json) -> str:
 
 def _F10M(job: Json) -> str:
     return "\n".join(["## F10M: all stages, ten million images\n", _came_of(job), _stages(job)])
+
+
+def _D100M(job: Json) -> str:
+    most, asked = max(job["held"].values()), "" if job["rows"] >= 100_000_000 else " The free disk allowed no more rows."
+    disk = (
+        f"The store takes {job['final'] / 1e9:.1f} GB in the end, and {most / 1e9:.1f} GB at most,"
+        f" {most / job['final']:.2f} times that.{asked}\n"
+    )
+    return "\n".join(["## D100M: all stages from descriptors, within 16 GB\n", _came_of(job), _stages(job), disk])
 
 
 def _F100M(found: Json) -> str:

@@ -165,6 +165,9 @@ class Matrices:
         """Writes the chunks that are neither shared with `continued` nor left by an interrupted run; counts the latter."""
         before = 0 if self.continued is None else rows_of(self.continued)
         rows = before + self.added
+        if self.continued is not None:
+            for name, (width, _) in self.shapes.items():
+                self.continued.require_shape(name, (before, width))
         writers = {
             name: draft.array(name, (rows, width), dtype, self.rows_per_chunk, self.continued)
             for name, (width, dtype) in self.shapes.items()

@@ -246,3 +246,15 @@ def test_an_artifact_under_the_name_of_another_kind_is_damage(store: Store, name
         opened.report(store.path.parent / "report.html")
     found = opened.verify()["problems"]
     assert [(problem["artifact"], told in problem["what"]) for problem in found] == [(name, True)]
+
+
+def test_appended_rows_of_another_width_are_not_continued(quick_folder: Path) -> None:
+    draw, path = np.random.default_rng(0), quick_folder / "store"
+    store = mmdiff.open(path, create=True, memory="2G")
+    store.add(draw.normal(size=(60, 8)).astype(np.float32))
+    store.add(draw.normal(size=(20, 8)).astype(np.float32), append=True)
+    spec = Store.open(path).open_artifact("descriptors/appended").spec("vectors")
+    narrow = {"shape": (20, 4), "rows_per_chunk": 2 * spec.rows_per_chunk}
+    forge(Store.open(path), "descriptors/appended", {"vectors": narrow}, {})
+    with pytest.raises(Corrupt, match=r"descriptors/appended, array vectors: of shape \(20, 4\); expected \(20, 8\)\."):
+        store.add(np.ones((5, 8), np.float32), append=True)
