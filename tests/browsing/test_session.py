@@ -269,9 +269,7 @@ def test_another_tab_sees_the_label(visit: Callable[..., Page], servers: list[Se
     )
 
 
-def test_refused_label_says_so_and_can_be_given_up(visit: Callable[..., Page], servers: list[Served]) -> None:
-    # The suggestions that follow the labels of the test before would replace the card.
-    servers[-1].wait(lambda status: status["state"] == "idle")
+def test_refused_label_says_so_and_can_be_given_up(visit: Callable[..., Page]) -> None:
     page = visit(refuses=True)
     before = page.evaluate(LABELLED)
     start_typing(page)

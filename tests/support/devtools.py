@@ -45,6 +45,11 @@ KEYS = {
     **{"Home": ("Home", 36), "End": ("End", 35), "PageUp": ("PageUp", 33), "PageDown": ("PageDown", 34)},
 }
 SHIFT, CONTROL = 8, 2
+# The frame that draws what has changed has begun when the one after it is asked for. A tab in the background has no frames.
+DRAWN = """Promise.race([
+  new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done()))),
+  new Promise((done) => setTimeout(done, 500)),
+])"""
 
 
 class Browser:
@@ -123,6 +128,12 @@ class Browser:
             page.event(message["method"], message["params"])
 
 
+def refuse_other(error: RuntimeError) -> None:
+    """Raises all errors but those of a page that is being replaced, which has no context to ask in."""
+    if not any(word in str(error) for word in ("context", "navigated", "collected")):
+        raise error
+
+
 def _pipe() -> tuple[int, int]:
     """Both ends of a pipe, above the descriptors that a program is given."""
     ends = os.pipe()
@@ -190,17 +201,31 @@ class Page:
         while time.monotonic() < end:
             try:
                 if self.evaluate(f"Boolean({condition})"):
-                    return
+                    break
             except RuntimeError as error:
-                # A page that is being replaced has no context to ask in.
-                if "context" not in str(error) and "navigated" not in str(error):
-                    raise
+                refuse_other(error)
             time.sleep(0.03)
+        else:
+            self._give_up(condition, seconds)
+        self.draw()
+
+    def _give_up(self, condition: str, seconds: float) -> None:
         seen = self.evaluate("document.body.innerText")
         raise AssertionError(f"not within {seconds:.0f} s: {condition}; console: {self.console}; page: {seen[:1500]}")
 
+    def draw(self) -> None:
+        """Waits until all that has changed is drawn, which takes a frame or two; a page that goes draws nothing."""
+        try:
+            self.evaluate(DRAWN)
+        except RuntimeError as error:
+            refuse_other(error)
+
     def press(self, key: str, shift: bool = False, control: bool = False) -> None:
         """One key, down and up; a single character writes itself."""
+        self._press(key, shift, control)
+        self.draw()
+
+    def _press(self, key: str, shift: bool = False, control: bool = False) -> None:
         modifiers = SHIFT * shift + CONTROL * control
         code, number = KEYS.get(key, (f"Key{key.upper()}" if key.isalpha() else key, ord(key[0].upper())))
         text = {"text": "\r" if key == "Enter" else key} if (len(key) == 1 or key == "Enter") and not control else {}
@@ -218,7 +243,8 @@ class Page:
 
     def type(self, text: str) -> None:
         for letter in text:
-            self.press(letter)
+            self._press(letter)
+        self.draw()
 
     def click(self, selector: str, shift: bool = False) -> None:
         """Clicks the middle of an element that is in the window."""
@@ -232,6 +258,7 @@ class Page:
                 "Input.dispatchMouseEvent",
                 **{"type": kind, "x": where[0], "y": where[1], "button": "left", "clickCount": 1, "modifiers": SHIFT * shift},
             )
+        self.draw()
 
     def photograph(self, file: Path) -> None:
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
