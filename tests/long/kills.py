@@ -116,7 +116,8 @@ class Arena:
             code, text = self._wait(process, max(0.0, moment - (time.monotonic() - now)), kill=True)
             self._judge(words, code, text)
         self._wait(reader, 0, kill=True)
-        for line in (self.said / "reader").read_text().splitlines():
+        # Behind the last end of a line is what the reader was writing when it was killed.
+        for line in (self.said / "reader").read_text().split("\n")[:-1]:
             kind, message = json.loads(line)
             self.answers[f"reader: {kind}"] += 1
             if kind in ("Corrupt", "problems", "traceback"):
