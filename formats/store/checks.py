@@ -264,12 +264,16 @@ def _check_finite(artifact: Artifact, name: str) -> Iterator[Finding]:
 
 
 def _check_permutation(name: str, values: NDArray[Any]) -> Iterator[Finding]:
-    """Every number below the length occurs once."""
+    if not is_permutation(values):
+        yield name, "not a permutation"
+
+
+def is_permutation(values: NDArray[Any]) -> bool:
+    """Whether every number below the length occurs once."""
     seen = np.zeros(len(values), bool)
     for _, block in _blocks(values):
         seen[block[block < len(values)]] = True
-    if not seen.all():
-        yield name, "not a permutation"
+    return bool(seen.all())
 
 
 def _check_columns(indptr: NDArray[Any], indices: NDArray[Any]) -> Iterator[Finding]:

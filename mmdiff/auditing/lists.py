@@ -17,6 +17,7 @@ from mmdiff.evaluation.scores import TEST
 from mmdiff.formats.errors import BadOption, Damaged, Missing, Parameter, Stale, call
 from mmdiff.formats.store.manifest import Json
 from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.graph.graph import order_of
 from mmdiff.graph.lists import ArrayLists, Block, PatchedLists
 from mmdiff.knn.targets import recalls
 from mmdiff.labels.collection import APPENDED, BACKGROUND
@@ -93,7 +94,7 @@ class Rows:
         facts = W.manifest.facts
         tests = store.open_artifact(TEST).spec("vectors").shape[0] if store.id(TEST) is not None else facts["test"]
         of = {"background": facts["background"], "appended": facts.get("appended", 0), "seeds": facts["seeds"], "test": tests}
-        return cls(of, W.array("order") if "order" in W else None)
+        return cls(of, order_of(W))
 
     @property
     def first_test(self) -> int:

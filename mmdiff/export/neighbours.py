@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mmdiff.formats.errors import BadOption, Damaged, Parameter, Stale, call
 from mmdiff.formats.storage.strings import Strings
 from mmdiff.formats.store.store import Artifact, Store
+from mmdiff.graph.graph import order_of
 from mmdiff.graph.lists import ArrayLists, PatchedLists
 from mmdiff.kernels.constants import NONE
 from mmdiff.knn.csr import sorted_lists
@@ -105,8 +106,8 @@ def _cell_order(artifact: Artifact) -> NDArray[np.uint32] | None:
     if "cells" not in artifact.manifest.inputs:
         return None
     found = _input(artifact, "cells", "its nodes are in the order of")
-    order: NDArray[np.uint32] = found.index_array("order", below=found.spec("order").shape[0])
-    return order if len(order) else None
+    order = order_of(found)
+    return None if order is None or not len(order) else order
 
 
 def _input(artifact: Artifact, key: str, how: str) -> Artifact:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from mmdiff.formats.errors import Corrupt, Damaged
 from mmdiff.formats.storage.mapping import map_of, touch, touch_all, touch_entries
+from mmdiff.formats.store.checks import is_permutation
 from mmdiff.formats.store.store import Artifact, Checks, Store
 from mmdiff.kernels.constants import COLUMN
 from mmdiff.kernels.jit import kernel
@@ -72,12 +73,7 @@ class CsrGraph:
             raise Corrupt(f"{artifact.name}: its arrays do not fit each other. {artifact.remedy}")
         if not _is_finite(scale):
             raise Corrupt(f"{artifact.name}, array scale: values that are negative or not finite. {artifact.remedy}")
-        order = None
-        if "order" in artifact:
-            order = artifact.array("order")
-            if len(order) > len(scale) or not _is_permutation(order):
-                raise Corrupt(f"{artifact.name}, array order: not a permutation of the background. {artifact.remedy}")
-        return cls(indptr, indices, scale, weights, order)
+        return cls(indptr, indices, scale, weights, order_of(artifact))
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> CsrGraph:
@@ -254,6 +250,16 @@ def _are_nodes(entries: NDArray[np.uint32], nodes: int) -> bool:
     return bool(bad == 0)
 
 
+def order_of(artifact: Artifact) -> NDArray[np.uint32] | None:
+    """The background row of each background node of a graph or of cells, checked; None where nodes are rows."""
+    if "order" not in artifact:
+        return None
+    order: NDArray[np.uint32] = artifact.array("order")
+    if not is_permutation(order):
+        raise Corrupt(f"{artifact.name}, array order: not a permutation of the background. {artifact.remedy}")
+    return order
+
+
 def _decreases(offsets: NDArray[np.int64]) -> bool:
     starts = range(0, len(offsets) - 1, _CHECKED_ROWS)
     return any(np.any(np.diff(offsets[start : start + _CHECKED_ROWS + 1]) < 0) for start in starts)
@@ -262,11 +268,3 @@ def _decreases(offsets: NDArray[np.int64]) -> bool:
 def _is_finite(scale: NDArray[np.float32]) -> bool:
     blocks = (scale[start : start + _CHECKED_ROWS] for start in range(0, len(scale), _CHECKED_ROWS))
     return all(np.all((block >= 0) & (block < np.inf)) for block in blocks)
-
-
-def _is_permutation(order: NDArray[np.uint32]) -> bool:
-    seen = np.zeros(len(order), bool)
-    for start in range(0, len(order), _CHECKED_ROWS):
-        block = order[start : start + _CHECKED_ROWS]
-        seen[block[block < len(order)]] = True
-    return bool(seen.all())

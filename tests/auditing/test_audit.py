@@ -18,6 +18,7 @@ from mmdiff.cli import app
 from mmdiff.evaluation.metrics import ranks_of
 from mmdiff.formats.store.store import Store
 from mmdiff.runtime.threads import limit_cores
+from tests.diffusion.test_damaged_graph import forge
 from tests.support.stores import problems, tree
 
 ROWS, WIDTH, CLASSES = 240, 12, ("ant", "bee", "cat")
@@ -410,3 +411,13 @@ def test_recall_below_one_is_said(tmp_path: Path) -> None:
     recall = found["estimated"]["knn/BB"]
     assert recall < 1
     assert f"knn/BB: a recall of {recall:.3f} was measured" in found["notes"][0]
+
+
+@pytest.mark.parametrize("part", ["labels", "duplicates", "leaks", "outliers"])
+def test_a_graph_whose_order_names_a_row_twice_is_not_audited(store: mmdiff.Store, path: Path, part: str) -> None:
+    W = Store.open(path).open_artifact("graph/W")
+    order = np.array(W.array("order"))
+    order[17] = order[18]
+    forge(W, "order", order)
+    with pytest.raises(mmdiff.errors.Corrupt, match="graph/W, array order: not a permutation"):
+        store.audit(part)
