@@ -98,7 +98,7 @@ class StoreScorer(StoreReader):
 
         path = self._writable().path
         with self._executor() as executor:
-            if options.get("iterations") == AUTO:
+            if _chosen_by_itself(options):
                 from mmdiff.validation.evaluation import choose_iterations
 
                 chosen = choose_iterations(path, request, self._progress, told, executor)
@@ -111,7 +111,7 @@ class StoreScorer(StoreReader):
 
         chosen = classes if classes is None or isinstance(classes, str) else ",".join(map(str, classes))
         given = {"classes": classes, "predict_nodes": predict_nodes, **options}
-        if options.get("iterations") == AUTO:
+        if _chosen_by_itself(options):
             options["iterations"] = MOST_AUTO_ITERATIONS
         return Request(
             classes=chosen,
@@ -144,7 +144,7 @@ class StoreScorer(StoreReader):
         if command == "diffuse":
             from mmdiff.diffusion.planning.estimate import plan_diffuse
 
-            if options.get("iterations") == AUTO:
+            if _chosen_by_itself(options):
                 raise BadOption(
                     Parameter("iterations", AUTO),
                     ": a plan is for a number of iterations. Give one; at most ",
@@ -390,3 +390,9 @@ class StoreScorer(StoreReader):
             else:
                 arguments.append(value)
         return str(call(method, *arguments, **keywords))
+
+
+def _chosen_by_itself(options: dict[str, Any]) -> bool:
+    """Whether the number of iterations is to be found; it may be anything that a caller passes, such as an array."""
+    iterations = options.get("iterations")
+    return isinstance(iterations, str) and iterations == AUTO

@@ -228,3 +228,10 @@ def test_labels_that_are_kept_out_take_the_place_of_folds(store: mmdiff.Store, p
     folds = HeldOut.open(Store.open(path), "diffusion")
     assert not np.isin(folds.rows, held_out.rows).any()
     assert store.evaluate(folds=3)["scores"][0]["held_out"]["points"] == len(folds.rows)
+
+
+def test_an_array_of_iterations_is_refused_by_name(path: Path) -> None:
+    store = mmdiff.open(path)
+    for call in (store.diffuse, lambda **options: store.plan("diffuse", **options)):
+        with pytest.raises(mmdiff.errors.BadOption, match=r"iterations=array\(\[1, 2\]\): expected a whole number"):
+            call(iterations=np.array([1, 2]))
