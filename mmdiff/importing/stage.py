@@ -291,13 +291,18 @@ def _space_from_rows(
     recipe = spaces.recipe(inputs.fingerprints["source"], dims, request.normalize, request.on_bad, state)
 
     def fill(draft: Draft) -> Json:
-        # Without a wish, few rows are reduced to as many dimensions as their PCA has.
-        space = Space.make(rows(), request.dims or min(dims, rows().rows), request.normalize, progress)
+        space = Space.make(rows(), _dims_of(request, rows()), request.normalize, progress)
         space.write(draft)
         return space.facts(rows().rows)
 
     enough = partial(_refuse_full_disk, publication, request, rows)
     return make(publication, spaces.NAME, recipe, run, fill, before=enough, named_with=None).artifact
+
+
+def _dims_of(request: Request, rows: Kept) -> int:
+    """The dimensions that rows are reduced to where they are wider; without a wish not more than a PCA of few rows has."""
+    few = request.dims is None and rows.width > spaces.DEFAULT_DIMS
+    return min(spaces.DEFAULT_DIMS, rows.rows) if few else request.dims or spaces.DEFAULT_DIMS
 
 
 def _is_first_of_merged(request: Request, inputs: Inputs, background: Artifact) -> bool:
@@ -324,7 +329,7 @@ def _merged_note(request: Request, background: Artifact) -> str:
 def _refuse_full_disk(publication: Publication, request: Request, found: Callable[[], Kept]) -> None:
     """Refuses a disk without room for the vectors, and for the raw descriptors where they are kept."""
     rows = found()
-    width = min(rows.width, request.dims or min(spaces.DEFAULT_DIMS, rows.rows))
+    width = min(rows.width, _dims_of(request, rows))
     raw = np.dtype(raw_dtype_of(rows)).itemsize if request.keeps_raw else 0
     disk = rows.rows * (width * np.dtype(request.dtype).itemsize + rows.width * raw)
     refuse_forecast(publication, request.name, disk)

@@ -84,6 +84,12 @@ def test_fewer_rows_than_the_usual_dimensions_are_reduced_to_as_many_as_there_ar
         do(tmp_path / "other", Request([str(tmp_path / "few.npy")], "background", dims=256))
 
 
+def test_fewer_rows_than_dimensions_are_not_reduced_where_they_are_narrow(tmp_path: Path) -> None:
+    np.save(tmp_path / "few.npy", np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32))
+    artifact = do(tmp_path / "store", Request([str(tmp_path / "few.npy")], "background")).artifact
+    assert artifact.spec("vectors").shape == (4, 9)
+
+
 def test_without_normalisation_and_pca_rows_stay_as_they_are_and_are_not_kept_twice(tmp_path: Path, inputs: Inputs) -> None:
     artifact = do(tmp_path / "store", inputs.request(dims=None, normalize=False, keep_raw=True)).artifact
     np.testing.assert_array_equal(artifact.array("vectors"), rows_of(inputs))
