@@ -26,7 +26,7 @@ def small_chunks() -> Iterator[None]:
 
 
 def only_removals(operation: Operation) -> float:
-    """Of what is not synced, a crash keeps removals alone."""
+    """A crash that keeps removals alone, of all that is not synced."""
     return float(is_removal(operation))
 
 
@@ -91,7 +91,7 @@ def test_build_graph_goes_on_where_its_last_note_did_not_reach_the_disk(quick_fo
 
 
 def all_but(lost: Operation) -> Keep:
-    """Of what is not synced, a crash loses one operation."""
+    """A crash that loses one operation, of all that is not synced."""
     return lambda operation: float(operation is not lost)
 
 
